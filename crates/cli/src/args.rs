@@ -1,0 +1,162 @@
+//! The command line, as one table: parser, help, man page and completions come from here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use policy::units::Size;
+
+/// Slices NVIDIA GPUs between tenants who don't trust each other.
+#[derive(Debug, Parser)]
+#[command(name = "gpuslice", version, about, max_term_width = 100)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command inside a slice of a GPU
+    Run(RunOptions),
+    /// Run a command on simulated GPUs, with no slice round it
+    Sim {
+        /// 1xH200, 2xH200, or the socket of a running simulated node
+        #[arg(value_name = "SPEC")]
+        spec: String,
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// Show the GPU memory and the work that a program gets here: run it inside a slice
+    Probe(ProbeOptions),
+    /// Say which isolation this node has, and why not
+    Doctor(NodeOptions),
+    /// List the slices that live on this node
+    Ps(NodeOptions),
+    /// Run a command with a line for every driver call, to send with a bug report
+    Trace(TraceOptions),
+    /// Print the completions of a shell
+    Completions {
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+    /// Show a slice's walls: three tenants on simulated GPUs, one of them cheating
+    Demo(DemoOptions),
+    /// A tenant's program (started by `demo` and the tests)
+    #[command(name = "__tenant", hide = true)]
+    Tenant {
+        name: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// A simulated node (started by `run` and `sim`)
+    #[command(name = "__sim", hide = true)]
+    SimServer { spec: String, folder: PathBuf },
+    /// A tenant's helper (started by `run`)
+    #[command(name = "__helper", hide = true)]
+    Helper { config: i32, socket: i32, lease: i32 },
+}
+
+/// How strongly a slice is enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Isolation {
+    /// Outside the tenant: for tenants who don't trust each other
+    Guard,
+    /// Inside the tenant's processes: for tenants who trust each other
+    Shim,
+    /// NVIDIA MPS: for trusted replicas
+    Mps,
+    /// NVIDIA MIG: in hardware
+    Mig,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoOptions {
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Take one wall away, to see what it is for: the check of that name must then fail
+    #[arg(long, value_name = "WALL")]
+    pub without: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// Device memory on each GPU: bytes, or 512MiB, 20GiB, 25% [default: all that is not granted to others]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// GPU by index or UUID (as nvidia-smi shows them); repeat for several [default: CUDA_VISIBLE_DEVICES, else all]
+    #[arg(long, value_name = "INDEX|UUID")]
+    pub gpu: Vec<String>,
+    /// Name of the slice [default: the command's name and a number]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// As root: the user as whom the command runs [default: the caller of sudo]
+    #[arg(long)]
+    pub user: Option<String>,
+    /// How the slice is enforced
+    #[arg(long, value_enum, default_value = "guard")]
+    pub isolation: Isolation,
+    /// Quotas on a card may sum above its memory
+    #[arg(long)]
+    pub overcommit: bool,
+    /// When an audit finds memory that was never charged, say so and do not end the tenant
+    #[arg(long)]
+    pub audit_report_only: bool,
+    /// Run on simulated GPUs: 1xH200, 2xH200, or the socket of a running simulated node
+    #[arg(long, value_name = "SPEC")]
+    pub sim: Option<String>,
+    /// Take one wall away (simulated GPUs only), to see what it is for
+    #[arg(long, value_name = "WALL", hide = true)]
+    pub without: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct ProbeOptions {
+    /// Allocate device memory in steps of this size until it is refused, then free it: bytes, or 64MiB, 1GiB, 1%
+    #[arg(long, value_name = "STEP")]
+    pub alloc: Option<Size>,
+    /// Run short kernels for this long and count them
+    #[arg(long, value_name = "S")]
+    pub seconds: Option<f64>,
+    /// With --seconds: count replays of a graph of kernels too
+    #[arg(long, requires = "seconds")]
+    pub graph: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Look at simulated GPUs: 1xH200, 2xH200, or the socket of a running simulated node
+    #[arg(long, value_name = "SPEC")]
+    pub sim: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct TraceOptions {
+    /// Write the lines to a file [default: standard error]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Show handles, addresses and all other values: not for a bug report
+    #[arg(long)]
+    pub values: bool,
+    /// As root: the user as whom the command runs [default: the caller of sudo]
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Run on simulated GPUs: 1xH200, 2xH200, or the socket of a running simulated node
+    #[arg(long, value_name = "SPEC")]
+    pub sim: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,236 @@
+//! `gpuslice demo`: three tenants on a simulated node, one of them cheating in every way there is a wall against.
+//!
+//! Needs no GPU and no root. It takes the way that users take: every program runs in a slice that `gpuslice run` has
+//! made, so what is shown is the guard at work, against programs that make the driver's calls themselves.
+
+mod checks;
+mod show;
+
+use std::collections::VecDeque;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use guard::tenant::Walls;
+use serde::Serialize;
+use testkit::outside::{Finding, Line, Neighbour, Observer, Program, Told};
+use testkit::raw;
+
+use crate::args::DemoOptions;
+use crate::embed::{self, PrivateFolder};
+use crate::{Failure, sim};
+use checks::{CHECKS, Check};
+
+/// The node of the demo.
+const NODE: &str = "2xH200";
+const GIB: u64 = testkit::GIB;
+const ALICE: u64 = 6 * GIB;
+const BOB: u64 = 20 * GIB;
+const MALLORY: u64 = 10 * GIB;
+/// A program that takes longer is ended, and its wall has not held.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Programs at once. Most of the time goes into starting them, one after another, on whatever processors there are.
+const AT_ONCE: usize = 3;
+
+/// One tenant, as the demo reports it.
+#[derive(Debug, Serialize)]
+struct Tenant {
+    name: &'static str,
+    /// Bytes on a card.
+    quota: u64,
+    honest: bool,
+    /// An honest tenant got all that it was given.
+    served: bool,
+    note: String,
+}
+
+/// What the demo found.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    device: String,
+    tenants: Vec<Tenant>,
+    checks: Vec<Finding>,
+}
+
+/// The tenants' node and what they share.
+struct Stage {
+    node: sim::Node,
+    observer: Observer,
+    attacker: String,
+    without: Option<String>,
+    bob: Mutex<Option<Neighbour>>,
+}
+
+/// Runs the demo; returns its exit status.
+///
+/// # Errors
+/// One line: the wall does not exist, or the node could not be started.
+pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
+    if let Some(name) = &options.without
+        && Walls::without(name).is_none()
+    {
+        return Err(format!("--without {name}: no such wall; there are {}", Walls::names().join(", ")).into());
+    }
+    eprintln!("gpuslice demo: starting a simulated node with two NVIDIA H200");
+    let node = sim::Node::start(NODE)?;
+    let folder = PrivateFolder::new("demo")?;
+    let attacker = embed::unpack_attacker(folder.path())?.to_string_lossy().into_owned();
+    let observer = Observer::open(&raw::Node::simulated(node.socket()))
+        .map_err(|fault| format!("the simulated node does not answer: {fault}"))?;
+    let stage = Stage { node, observer, attacker, without: options.without.clone(), bob: Mutex::new(None) };
+    let outcome = stage.play()?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&outcome)?);
+    } else {
+        print!("{}", show::table(&outcome));
+    }
+    let closing = show::closing(&outcome, options.without.as_deref());
+    if options.json { eprintln!("{closing}") } else { println!("{closing}") }
+    Ok(u8::from(!outcome.all_well()))
+}
+
+impl Outcome {
+    fn all_well(&self) -> bool {
+        self.checks.iter().all(|check| check.held) && self.tenants.iter().all(|tenant| tenant.served)
+    }
+}
+
+impl Stage {
+    /// Bob computes from the beginning to the end; Mallory's attempts and Alice's program run beside him.
+    fn play(&self) -> Result<Outcome, Failure> {
+        let over = AtomicBool::new(false);
+        let bob = Program::start(self.slice("bob", BOB, &["0"], None, &["spinner"]))?;
+        std::thread::scope(|scope| {
+            let bob = scope.spawn(|| self.watch(bob, &over));
+            let alice = scope.spawn(|| self.honest());
+            let found = self.attempts();
+            let alice = alice.join().unwrap_or_else(|_| Err("its thread ended early".into()));
+            over.store(true, Ordering::Relaxed);
+            let last_words = bob.join().unwrap_or_default();
+            Ok(Outcome {
+                device: format!("{NODE} (simulated, driver {})", simgpu::DRIVER_VERSION),
+                tenants: vec![alice_said(alice), self.bob_did(&last_words), mallory_tried(&found)],
+                checks: found,
+            })
+        })
+    }
+
+    /// `gpuslice run` of a tenant's program on this node.
+    fn slice(&self, name: &str, quota: u64, gpus: &[&str], without: Option<&str>, program: &[&str]) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("run").arg("--sim").arg(self.node.socket());
+        command.args(["--name", name, "--memory", &quota.to_string()]);
+        for gpu in gpus {
+            command.args(["--gpu", gpu]);
+        }
+        if let Some(wall) = without {
+            command.args(["--without", wall]);
+        }
+        let (program, words) = program.split_first().map_or(("", [].as_slice()), |(p, w)| (*p, w));
+        command.args(["--", "/proc/self/exe", "__tenant", program, &quota.to_string()]).args(words);
+        command
+    }
+
+    fn bob(&self) -> MutexGuard<'_, Option<Neighbour>> {
+        self.bob.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what Bob tells, to the end of the demo; returns what his program wrote about errors.
+    fn watch(&self, program: Program, over: &AtomicBool) -> String {
+        const LOOK: Duration = Duration::from_millis(20);
+        while !over.load(Ordering::Relaxed) {
+            let Some(line) = program.line(Instant::now() + LOOK) else { continue };
+            if let Ok(Line::Progress(here)) = serde_json::from_str(&line) {
+                *self.bob() = Some(here);
+            }
+        }
+        program.stop()
+    }
+
+    fn honest(&self) -> Result<Finding, String> {
+        self.perform(Program::start(self.slice("alice", ALICE, &["0"], None, &["honest"])))
+    }
+
+    /// Serves a program to its end; its one finding, or why there is none.
+    fn perform(&self, program: std::io::Result<Program>) -> Result<Finding, String> {
+        let answer = |line: &Line| match line {
+            Line::AskMemory(helper) => self.observer.memory_of(*helper).ok().map(Told::Memory),
+            Line::AskNeighbour => self.neighbour().map(Told::Neighbour),
+            Line::Progress(_) | Line::Finding(_) => None,
+        };
+        let played = program.and_then(|program| program.play(LIMIT, answer)).map_err(|e| e.to_string())?;
+        played.finding().cloned()
+    }
+
+    /// Where Bob is, once his first kernel runs.
+    fn neighbour(&self) -> Option<Neighbour> {
+        let until = Instant::now() + LIMIT / 2;
+        loop {
+            let here = *self.bob();
+            if here.is_some_and(|bob| bob.finished > 0) || Instant::now() > until {
+                return here;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// All of Mallory's attempts, in the order of the table.
+    fn attempts(&self) -> Vec<Finding> {
+        let waiting: Mutex<VecDeque<(usize, &Check)>> = Mutex::new(CHECKS.iter().enumerate().collect());
+        let found: Mutex<Vec<(usize, Finding)>> = Mutex::default();
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        std::thread::scope(|scope| {
+            for _ in 0..AT_ONCE {
+                scope.spawn(|| {
+                    while let Some((at, check)) = next() {
+                        let finding = self.attempt(check);
+                        eprintln!("gpuslice demo: {} {}", if finding.held { "held:" } else { "FELL:" }, check.wall);
+                        found.lock().unwrap_or_else(PoisonError::into_inner).push((at, finding));
+                    }
+                });
+            }
+        });
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_by_key(|&(at, _)| at);
+        found.into_iter().map(|(_, finding)| finding).collect()
+    }
+
+    fn attempt(&self, check: &Check) -> Finding {
+        let mut words = vec![check.wall];
+        if check.takes_attacker {
+            words.push(&self.attacker);
+        }
+        let name = format!("mallory-{}", check.wall);
+        let command = self.slice(&name, check.quota, check.gpus, self.without.as_deref(), &words);
+        self.perform(Program::start(command)).unwrap_or_else(|why| Finding {
+            name: check.wall.into(),
+            held: false,
+            measured: serde_json::Value::Null,
+            expected: serde_json::Value::Null,
+            note: why,
+        })
+    }
+
+    fn bob_did(&self, last_words: &str) -> Tenant {
+        let finished = self.bob().map_or(0, |bob| bob.finished);
+        let note = match finished {
+            0 => format!("finished no kernel: {}", last_words.lines().last().unwrap_or("it said nothing")),
+            n => format!("computed all the while beside the others: {n} kernels of 5 ms"),
+        };
+        Tenant { name: "bob", quota: BOB, honest: true, served: finished > 0, note }
+    }
+}
+
+fn alice_said(finding: Result<Finding, String>) -> Tenant {
+    let (served, note) = match finding {
+        Ok(finding) => (finding.held, finding.note),
+        Err(why) => (false, why),
+    };
+    Tenant { name: "alice", quota: ALICE, honest: true, served, note }
+}
+
+fn mallory_tried(found: &[Finding]) -> Tenant {
+    let note = format!("tries to get more than that, or at the others, in {} ways", found.len());
+    Tenant { name: "mallory", quota: MALLORY, honest: false, served: true, note }
+}

@@ -1,0 +1,266 @@
+//! `gpuslice doctor`: which isolation this node has, and why not.
+
+mod kernel;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use guard::backend::Backend;
+use guard::registry::{Entry, Registry};
+use guard::rmcall::{Gpu, OwnClient};
+use guard::sys;
+use policy::units::Bytes;
+use serde::Serialize;
+
+use crate::{Failure, backend, human, sim};
+
+/// What one check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Fine,
+    /// Works, but not as well as it could.
+    Weak,
+    /// `run` does not work without it.
+    Missing,
+    /// Not in this version.
+    Absent,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    name: String,
+    state: State,
+    found: String,
+    /// What to do about it; empty where nothing is to be done.
+    advice: String,
+}
+
+impl Check {
+    fn new(state: State, name: &str, found: &str, advice: &str) -> Check {
+        Check { name: name.into(), state, found: found.into(), advice: advice.into() }
+    }
+
+    fn fine(name: &str, found: &str) -> Check {
+        Check::new(State::Fine, name, found, "")
+    }
+
+    fn weak(name: &str, found: &str, advice: &str) -> Check {
+        Check::new(State::Weak, name, found, advice)
+    }
+
+    fn missing(name: &str, found: &str, advice: &str) -> Check {
+        Check::new(State::Missing, name, found, advice)
+    }
+
+    fn absent(name: &str, found: &str) -> Check {
+        Check::new(State::Absent, name, found, "")
+    }
+}
+
+/// A card and who has how much of it.
+#[derive(Debug, Serialize)]
+struct Card {
+    index: u32,
+    uuid: String,
+    name: String,
+    memory_bytes: u64,
+    granted_bytes: u64,
+    slices: Vec<String>,
+}
+
+/// The names are stable: programs read them.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Whether `gpuslice run` would work here, as whoever asks.
+    run_works: bool,
+    /// Whether slices are walls between users here, or only between a user's own programs.
+    root: bool,
+    checks: Vec<Check>,
+    gpus: Vec<Card>,
+}
+
+/// Prints the report; 0 if `run` would work.
+///
+/// # Errors
+/// The simulated node that was asked for cannot be had.
+pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
+    // Before anything else: these fork, and a fork wants one thread and nothing open.
+    let mut checks = kernel::checks();
+    let node = sim::asked(asked_sim).map(|asked| sim::Node::get(&asked)).transpose()?;
+    let mut gpus = Vec::new();
+    match backend::open(node.as_ref().map(sim::Node::socket)) {
+        Ok(driver) => {
+            checks.push(branch(driver.as_ref()));
+            if node.is_none() {
+                checks.push(device_files());
+                checks.extend(heterogeneous_memory());
+            }
+            match OwnClient::open(driver) {
+                Ok(own) => {
+                    checks.push(cards(own.gpus()));
+                    gpus = own.gpus().to_vec();
+                }
+                Err(e) => checks.push(Check::missing("GPUs", &format!("the driver refuses us: {e}"), "may this user open the device files?")),
+            }
+        }
+        Err(e) => {
+            let advice = "install NVIDIA's driver; without a GPU, try --sim 1xH200";
+            checks.push(Check::missing("driver", &e.to_string(), advice));
+        }
+    }
+    let registry = match &node {
+        Some(node) => node.registry(),
+        None => Registry::of_machine(),
+    };
+    let tenants = match registry.and_then(|r| r.tenants()) {
+        Ok(tenants) => tenants,
+        Err(e) => {
+            checks.push(Check::missing("registry", &e.to_string(), "see the message"));
+            Vec::new()
+        }
+    };
+    let root = sys::uids().1 == 0;
+    checks.extend(isolation(root, &checks));
+    let run_works = checks.iter().all(|c| c.state != State::Missing);
+    let gpus = gpus.iter().map(|g| granted(g, &tenants)).collect();
+    let report = Report { run_works, root, checks, gpus };
+    if json { println!("{}", serde_json::to_string(&report)?) } else { print!("{}", table(&report)) }
+    Ok(u8::from(!report.run_works))
+}
+
+fn branch(driver: &dyn Backend) -> Check {
+    let version = match driver.driver_version() {
+        Ok(version) => version,
+        Err(e) => return Check::missing("driver", &e.to_string(), "load NVIDIA's kernel modules"),
+    };
+    match rm::for_driver(&version) {
+        Ok(found) if found.listed => Check::fine("driver", &format!("{version}, checked with this gpuslice")),
+        Ok(found) => Check::weak(
+            "driver",
+            &format!("{version}, a release of branch {} that this gpuslice was not checked with", found.abi.branch()),
+            "works as its branch does; tell us if a program fails",
+        ),
+        Err(e) => Check::missing("driver", &e.to_string(), "use a driver of a known branch, or a newer gpuslice"),
+    }
+}
+
+/// Who can open the driver's files can use the whole card without us.
+fn device_files() -> Check {
+    const NAME: &str = "device files";
+    let Ok(entries) = fs::read_dir("/dev") else { return Check::missing(NAME, "/dev cannot be read", "mount it") };
+    let mut modes: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let card = name.strip_prefix("nvidia").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+        if (card || name == "nvidiactl" || name == "nvidia-uvm")
+            && let Ok(meta) = entry.metadata()
+        {
+            modes.entry(meta.permissions().mode() & 0o777).or_default().push(name);
+        }
+    }
+    if modes.is_empty() {
+        return Check::missing(NAME, "there are none in /dev", "make them (nvidia-modprobe), or give them to this container");
+    }
+    let found: Vec<String> = modes.iter_mut().map(|(mode, names)| {
+        names.sort();
+        format!("{} {mode:04o}", names.join(" "))
+    }).collect();
+    let found = found.join(", ");
+    if modes.keys().any(|mode| mode & 0o006 == 0o006) {
+        Check::weak(
+            NAME,
+            &format!("{found}: anyone can bypass this node by starting a program without gpuslice"),
+            "let only people you trust log in here, and give the others containers without the device files",
+        )
+    } else {
+        Check::fine(NAME, &found)
+    }
+}
+
+/// With HMM ordinary host memory can move to the card. Every file is opened with it off; the parameter is the second lock.
+fn heterogeneous_memory() -> Option<Check> {
+    let value = fs::read_to_string("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm").ok()?;
+    let found = match value.trim() {
+        "Y" => "off for the whole node (uvm_disable_hmm=Y)",
+        _ => "off in every slice; the node's parameter uvm_disable_hmm leaves it on outside",
+    };
+    Some(Check::fine("HMM", found))
+}
+
+fn cards(gpus: &[Gpu]) -> Check {
+    match gpus.len() {
+        0 => Check::missing("GPUs", "the driver shows none", "is a card in this node, and given to this container?"),
+        1 => Check::fine("GPUs", "1"),
+        n => Check::fine("GPUs", &n.to_string()),
+    }
+}
+
+/// What `--isolation` can be here.
+fn isolation(root: bool, found: &[Check]) -> Vec<Check> {
+    let guard = match found.iter().find(|c| c.state == State::Missing) {
+        Some(first) => Check::missing("isolation guard", &format!("no: {}", first.name), "mend what is missing"),
+        None if root => Check::fine("isolation guard", "memory quotas between users"),
+        None => Check::weak(
+            "isolation guard",
+            "memory quotas for this user's own programs: another program of the user could get round them",
+            "as root (sudo) they hold between users",
+        ),
+    };
+    vec![
+        guard,
+        Check::absent("isolation shim, mps, mig", "not in this version"),
+        Check::absent("levers and sensors (weight, cap)", "not in this version: memory only"),
+    ]
+}
+
+fn granted(gpu: &Gpu, tenants: &[Entry]) -> Card {
+    let of = |t: &Entry| t.memory.iter().filter(|(uuid, _)| *uuid == gpu.uuid).map(|(_, b)| b).sum::<u64>();
+    let here: Vec<&Entry> = tenants.iter().filter(|t| of(t) > 0).collect();
+    Card {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        name: gpu.name.clone(),
+        memory_bytes: gpu.memory.0,
+        granted_bytes: here.iter().map(|t| of(t)).sum(),
+        slices: here.iter().map(|t| t.name.clone()).collect(),
+    }
+}
+
+fn table(report: &Report) -> String {
+    let width = report.checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for c in &report.checks {
+        let mark = match c.state {
+            State::Fine => "ok     ",
+            State::Weak => "weak   ",
+            State::Missing => "MISSING",
+            State::Absent => "-      ",
+        };
+        text += &format!("{mark}  {:width$}  {}", c.name, c.found);
+        if !c.advice.is_empty() {
+            text += &format!(" -> {}", c.advice);
+        }
+        text += "\n";
+    }
+    for g in &report.gpus {
+        text += &format!(
+            "GPU {}: {} {}, {}, {} granted",
+            g.index,
+            g.name,
+            g.uuid,
+            human(Bytes(g.memory_bytes)),
+            human(Bytes(g.granted_bytes))
+        );
+        text += &if g.slices.is_empty() { "\n".into() } else { format!(" to {}\n", g.slices.join(", ")) };
+    }
+    text += match (report.run_works, report.root) {
+        (true, true) => "`gpuslice run` works here, as a wall between users\n",
+        (true, false) => "`gpuslice run` works here, for this user's own programs\n",
+        (false, _) => "`gpuslice run` does not work here\n",
+    };
+    text
+}

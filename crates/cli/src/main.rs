@@ -1,0 +1,95 @@
+//! `gpuslice`: slices NVIDIA GPUs between tenants who don't trust each other.
+
+mod args;
+mod backend;
+mod demo;
+mod doctor;
+mod embed;
+mod gpus;
+mod manual;
+mod probe;
+mod ps;
+mod run;
+mod sim;
+mod trace;
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use args::{Arguments, Command};
+use clap::Parser;
+use clap::error::ErrorKind;
+use policy::units::Bytes;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(e) => {
+            let asked_for = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            // Nothing can be done where even this cannot be written.
+            let _printed = e.print();
+            return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(OWN_FAILURE) };
+        }
+    };
+    match dispatch(arguments.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            eprintln!("gpuslice: {e}");
+            ExitCode::from(OWN_FAILURE)
+        }
+    }
+}
+
+/// Our own failure, as env(1) numbers it.
+pub const OWN_FAILURE: u8 = 125;
+
+/// A size for people; programs read exact bytes.
+pub fn human(bytes: Bytes) -> String {
+    const MIB: f64 = (1 << 20) as f64;
+    const GIB: f64 = (1 << 30) as f64;
+    match bytes.0 as f64 {
+        b if b >= GIB => format!("{:.2} GiB", b / GIB),
+        b if b >= MIB => format!("{:.1} MiB", b / MIB),
+        _ => bytes.to_string(),
+    }
+}
+
+/// What went wrong, as one line for the user.
+pub type Failure = Box<dyn std::error::Error>;
+
+fn dispatch(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Run(options) => run::run(&options),
+        Command::Sim { spec, command } => sim::run(&spec, &command),
+        Command::Probe(options) => probe::run(&options),
+        Command::Doctor(options) => doctor::run(options.sim.as_deref(), options.json),
+        Command::Ps(options) => ps::run(options.sim.as_deref(), options.json),
+        Command::Trace(options) => trace::run(&options),
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man => manual::man(),
+        Command::Demo(options) => demo::run(&options),
+        Command::Tenant { name, words } => Ok(testkit::tenants::run(&name, &words)),
+        Command::SimServer { spec, folder } => sim::serve(&spec, &folder),
+        Command::Helper { config, socket, lease } => helper(config, socket, lease),
+    }
+}
+
+/// The hidden side of `run`: this process is a tenant's helper.
+fn helper(config: i32, socket: i32, lease: i32) -> Result<u8, Failure> {
+    let mine = |number| {
+        // SAFETY: the supervisor opened these descriptors for this process alone and passed their numbers; nothing else
+        // in this process knows them. A person who calls the hidden command by hand gets an error from the next call.
+        let fd = unsafe { OwnedFd::from_raw_fd(number) };
+        // The tenant is a child of this process: with them it could speak for its helper, or give its quota up.
+        guard::sys::close_on_exec(fd.as_fd()).map(|()| fd)
+    };
+    let (config, socket, _lease) = (mine(config)?, mine(socket)?, mine(lease)?);
+    let config = guard::helper::read_config(config)?;
+    let backend = backend::open(config.sim.as_deref())?;
+    let trace = match &config.trace {
+        Some(to) => Some(Box::new(trace::Log::open(to, &backend.driver_version()?)?) as Box<dyn guard::trace::Trace>),
+        None => None,
+    };
+    let code = guard::helper::run(config, backend, socket, trace);
+    Ok(u8::try_from(code).unwrap_or(OWN_FAILURE))
+}

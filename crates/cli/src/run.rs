@@ -1,0 +1,202 @@
+//! `gpuslice run`.
+
+use std::ffi::{CStr, CString, OsString};
+use std::path::PathBuf;
+
+use guard::helper::{self, HelperConfig};
+use guard::privilege::User;
+use guard::registry::{Ask, Registry, valid_name};
+use guard::rmcall::{Gpu, OwnClient};
+use guard::tenant::Walls;
+use guard::trace::TraceConfig;
+use guard::{rmcall, supervisor, sys};
+use policy::units::Bytes;
+
+use crate::args::{Isolation, RunOptions};
+use crate::{Failure, backend, gpus, sim};
+
+/// Runs the command in its slice; returns its exit status.
+pub fn run(options: &RunOptions) -> Result<u8, Failure> {
+    run_traced(options, None)
+}
+
+/// As [`run`], with every driver call shown.
+pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8, Failure> {
+    require_guard(options.isolation)?;
+    let walls = walls(options)?;
+    let (_, uid) = sys::uids();
+    let user = user(options, uid)?;
+    let node = sim::asked(options.sim.as_deref()).map(|asked| sim::Node::get(&asked)).transpose()?;
+    let sim: Option<PathBuf> = node.as_ref().map(|n| n.socket().to_owned());
+    let driver = backend::open(sim.as_deref())?;
+    rmcall::branch_of(driver.as_ref())?;
+    // Our own client lives only as long as the question: the helper becomes one of its own.
+    let cards: Vec<Gpu> = OwnClient::open(driver)?.gpus().to_vec();
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let chosen = gpus::choose(&options.gpu, visible.as_deref(), &cards)?;
+    let registry = match &node {
+        Some(node) => node.registry()?,
+        None => Registry::of_machine()?,
+    };
+    let memory = quotas(options, &chosen, &registry)?;
+    let name = name(options)?;
+    let ask = Ask {
+        name: name.clone(),
+        uid: user.as_ref().map_or(uid, |u| u.uid),
+        memory: memory.clone(),
+        command: words_for_people(&options.command),
+        overcommit: options.overcommit,
+        helper_user: uid == 0,
+    };
+    let lease = registry.grant(&ask, &cards)?;
+    say_how_strong(uid, user.as_ref());
+    let config = HelperConfig {
+        name: name.clone(),
+        quotas: memory.iter().map(|(u, b)| (u.clone(), b.0)).collect(),
+        sim,
+        environment: environment(&name, user.as_ref(), &options.gpu, &chosen, node.as_ref()),
+        user,
+        helper_uid: lease.entry.helper_uid,
+        command: helper::words(&options.command),
+        walls,
+        report_only: options.audit_report_only,
+        trace,
+    };
+    let code = supervisor::run(&config, &lease)?;
+    Ok(u8::try_from(code).unwrap_or(crate::OWN_FAILURE))
+}
+
+/// What is asked for and cannot be enforced here is refused, never made weaker.
+fn require_guard(isolation: Isolation) -> Result<(), Failure> {
+    let name = match isolation {
+        Isolation::Guard => return Ok(()),
+        Isolation::Shim => "shim",
+        Isolation::Mps => "mps",
+        Isolation::Mig => "mig",
+    };
+    Err(format!("--isolation {name} is not in this version; use --isolation guard, which is stronger than shim and mps").into())
+}
+
+fn walls(options: &RunOptions) -> Result<Walls, Failure> {
+    let Some(name) = &options.without else { return Ok(Walls::default()) };
+    if options.sim.is_none() {
+        return Err("--without takes a wall away and works on simulated GPUs only; add --sim 1xH200".into());
+    }
+    Walls::without(name)
+        .ok_or_else(|| format!("--without {name}: no such wall; there are {}", Walls::names().join(", ")).into())
+}
+
+/// As root: the named user, else who called sudo; else root itself with fewer rights.
+fn user(options: &RunOptions, uid: u32) -> Result<Option<User>, Failure> {
+    if uid != 0 {
+        return match &options.user {
+            Some(name) => Err(format!("--user {name} needs root; run with sudo, or leave it out to run as yourself").into()),
+            None => Ok(None),
+        };
+    }
+    let name = options.user.clone().or_else(|| std::env::var("SUDO_USER").ok().filter(|n| n != "root"));
+    match name {
+        None => Ok(None),
+        Some(name) => Ok(Some(look_up(&name)?)),
+    }
+}
+
+fn look_up(name: &str) -> Result<User, Failure> {
+    let c_name = CString::new(name)?;
+    let by_name = |name: &CStr| {
+        // SAFETY: getpwnam reads a terminated string; its result is copied out before any other call of the library.
+        unsafe { libc::getpwnam(name.as_ptr()).as_ref() }.map(|p| {
+            // SAFETY: pw_dir of a found entry is a terminated string.
+            let home = unsafe { CStr::from_ptr(p.pw_dir) }.to_string_lossy().into_owned();
+            (p.pw_uid, p.pw_gid, home)
+        })
+    };
+    let Some((uid, gid, home)) = by_name(&c_name) else {
+        return Err(format!("--user {name}: this system has no such user").into());
+    };
+    let mut groups = vec![0; 256];
+    let mut count = groups.len() as i32;
+    // SAFETY: `groups` has room for `count` entries.
+    let n = unsafe { libc::getgrouplist(c_name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) };
+    if n < 0 {
+        return Err(format!("--user {name} is in more than 256 groups").into());
+    }
+    groups.truncate(count as usize);
+    Ok(User { uid, gid, groups, name: name.into(), home })
+}
+
+/// Quota on each card: what was asked, or what nobody else has been granted.
+fn quotas(options: &RunOptions, chosen: &[&Gpu], registry: &Registry) -> Result<Vec<(String, Bytes)>, Failure> {
+    let tenants = registry.tenants()?;
+    let granted = |gpu: &Gpu| -> Bytes {
+        tenants.iter().flat_map(|t| &t.memory).filter(|(uuid, _)| *uuid == gpu.uuid).map(|(_, b)| Bytes(*b)).sum()
+    };
+    Ok(chosen
+        .iter()
+        .map(|gpu| {
+            let bytes = match options.memory {
+                Some(size) => size.of(gpu.memory),
+                None => gpu.memory.saturating_sub(granted(gpu)),
+            };
+            (gpu.uuid.clone(), bytes)
+        })
+        .collect())
+}
+
+fn name(options: &RunOptions) -> Result<String, Failure> {
+    match &options.name {
+        Some(name) if valid_name(name) => Ok(name.clone()),
+        Some(name) => Err(format!("--name {name}: use letters, digits, '-', '_' and '.', at most 64").into()),
+        None => {
+            let program = PathBuf::from(&options.command[0]);
+            let stem = program.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            let stem: String = stem.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).take(40).collect();
+            Ok(format!("{}-{}", if stem.is_empty() { "slice" } else { &stem }, std::process::id()))
+        }
+    }
+}
+
+fn words_for_people(command: &[OsString]) -> String {
+    command.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+fn say_how_strong(uid: u32, user: Option<&User>) {
+    if uid != 0 {
+        eprintln!(
+            "gpuslice: running as an ordinary user: the slice holds this command, but another program of yours could get round it"
+        );
+    } else if user.is_none() {
+        eprintln!("gpuslice: the command keeps user id 0, without the capabilities that could leave a slice; --user NAME runs it as somebody");
+    }
+}
+
+/// The command's environment: ours, with the user's identity and the slice's name.
+fn environment(
+    name: &str,
+    user: Option<&User>,
+    asked: &[String],
+    chosen: &[&Gpu],
+    node: Option<&sim::Node>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let mut set = |key: &str, value: OsString| {
+        variables.retain(|(k, _)| k != key);
+        variables.push((key.into(), value));
+    };
+    if let Some(user) = user {
+        set("HOME", user.home.clone().into());
+        set("USER", user.name.clone().into());
+        set("LOGNAME", user.name.clone().into());
+    }
+    set("GPUSLICE_NAME", name.into());
+    if !asked.is_empty() {
+        // The cards of the slice are all that the tenant can see; by UUID, so that numbers cannot be mistaken.
+        set("CUDA_VISIBLE_DEVICES", chosen.iter().map(|g| g.uuid.as_str()).collect::<Vec<_>>().join(",").into());
+    }
+    if let Some(node) = node {
+        for (key, value) in node.environment(std::env::var_os("LD_LIBRARY_PATH").as_deref()) {
+            set(key, value);
+        }
+    }
+    variables.into_iter().map(|(k, v)| helper::variable(k, v)).collect()
+}

@@ -1,0 +1,188 @@
+//! Compares the ledger with what the kernel and the driver say.
+//!
+//! Once a second while the tenant makes calls: managed mappings with `/proc/PID/maps`, and the driver's number for the
+//! helper's process with the ledger's. Memory that nobody charged ends the tenant, or is reported only.
+
+use std::time::{Duration, Instant};
+
+use policy::ledger::{DeviceIndex, Pid};
+use policy::units::Bytes;
+
+use crate::sys::Tid;
+use crate::tenant::Tenant;
+
+/// A mapping that was charged may take this long to appear: until then its absence means nothing.
+pub const MAPPING_GRACE: Duration = Duration::from_secs(1);
+
+/// What an audit found wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// A process maps the UVM file where nothing was charged.
+    UnchargedMapping {
+        /// The process.
+        process: Tid,
+        /// First address.
+        base: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// The driver says that the tenant holds more than the ledger does.
+    UnchargedMemory {
+        /// UUID of the device.
+        device: String,
+        /// What the driver says.
+        driver: Bytes,
+        /// What the ledger says.
+        ledger: Bytes,
+    },
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Finding::UnchargedMapping { process, base, length } => {
+                write!(f, "process {process} has a managed mapping of {} at {base:#x} that was never charged", Bytes(*length))
+            }
+            Finding::UnchargedMemory { device, driver, ledger } => {
+                write!(f, "the driver says that the tenant holds {driver} on {device}, the ledger says {ledger}")
+            }
+        }
+    }
+}
+
+/// The parts of a process's address space that map the UVM file: (base, length), ascending.
+fn uvm_mappings(tenant: &Tenant, process: Tid) -> Option<Vec<(u64, u64)>> {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).ok()?;
+    Some(parse_maps(&maps, |device, inode, path| tenant.backend.maps_uvm(device, inode, path)))
+}
+
+/// Reads proc_pid_maps(5): `start-end perms offset dev inode path`.
+fn parse_maps(maps: &str, is_uvm: impl Fn(&str, u64, &str) -> bool) -> Vec<(u64, u64)> {
+    maps.lines()
+        .filter_map(|line| {
+            let mut words = line.splitn(6, ' ').map(str::trim).filter(|w| !w.is_empty());
+            let range = words.next()?;
+            let _perms = words.next()?;
+            let _offset = words.next()?;
+            let device = words.next()?;
+            let rest = words.next()?;
+            let (inode, path) = match rest.split_once(' ') {
+                Some((inode, path)) => (inode, path.trim()),
+                None => (rest, words.next().unwrap_or("")),
+            };
+            if !is_uvm(device, inode.parse().ok()?, path) {
+                return None;
+            }
+            let (start, end) = range.split_once('-')?;
+            let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+            Some((start, end.checked_sub(start)?))
+        })
+        .collect()
+}
+
+/// The parts of `of` that no interval of `minus` covers. Both are (base, length).
+fn uncovered(of: (u64, u64), minus: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut left = vec![of];
+    for &(base, length) in minus {
+        let end = base.saturating_add(length);
+        left = left
+            .into_iter()
+            .flat_map(|(b, l)| {
+                let e = b + l;
+                let before = (b, base.min(e).saturating_sub(b));
+                let after_start = end.max(b);
+                let after = (after_start, e.saturating_sub(after_start));
+                [before, after].into_iter().filter(|&(_, l)| l > 0)
+            })
+            .collect();
+    }
+    left
+}
+
+/// Gives back the charge of managed memory that is no longer mapped (unmapping makes no call to see).
+pub fn refresh_managed(tenant: &Tenant) {
+    if tenant.files().nothing_managed() {
+        return;
+    }
+    let processes: Vec<Tid> = tenant.processes().alive();
+    for process in processes {
+        let charged: Vec<(u64, u64)> = tenant.ledger().managed_of(Pid(process)).collect();
+        if charged.is_empty() {
+            continue;
+        }
+        // Taken before the maps are read: what is charged from here on is not judged by them.
+        let expected = tenant.files().expected_mappings(process, Instant::now());
+        let Some(mapped) = uvm_mappings(tenant, process) else { continue };
+        for interval in charged {
+            for (base, length) in uncovered(interval, &mapped) {
+                for (base, length) in uncovered((base, length), &expected) {
+                    tenant.ledger().unmap_managed(Pid(process), base, length);
+                }
+            }
+        }
+    }
+}
+
+/// One audit. The findings are what an honest tenant never causes.
+pub fn audit(tenant: &Tenant) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if tenant.walls.managed_charged {
+        refresh_managed(tenant);
+        for process in tenant.processes().alive() {
+            findings.extend(uncharged_mappings(tenant, process));
+        }
+    }
+    for (i, device) in tenant.devices.iter().enumerate() {
+        // Nothing may be allocated or freed between the two numbers.
+        let _still = tenant.device_memory.write();
+        let Ok(driver) = tenant.own.memory_of(&device.gpu, tenant.helper as u32) else { continue };
+        let ledger = tenant.ledger().used(DeviceIndex(i as u8));
+        if tenant.walls == crate::tenant::Walls::default() && driver > ledger {
+            findings.push(Finding::UnchargedMemory { device: device.gpu.uuid.clone(), driver, ledger });
+        }
+    }
+    findings
+}
+
+fn uncharged_mappings(tenant: &Tenant, process: Tid) -> Vec<Finding> {
+    let Some(mapped) = uvm_mappings(tenant, process) else { return Vec::new() };
+    // Read after the maps: whatever they show was charged before it was mapped.
+    let charged: Vec<(u64, u64)> = tenant.ledger().managed_of(Pid(process)).collect();
+    let mut covered = charged;
+    covered.extend(tenant.files().pools_of(process));
+    mapped
+        .into_iter()
+        .flat_map(|interval| uncovered(interval, &covered))
+        .map(|(base, length)| Finding::UnchargedMapping { process, base, length })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_of_the_uvm_file_are_found_among_others() {
+        let maps = "\
+55d0c0000000-55d0c0001000 r--p 00000000 fe:00 1234                       /usr/bin/python3
+7f0000000000-7f0004000000 rw-s 7f0000000000 00:06 571                    /dev/nvidia-uvm
+7f0100000000-7f0100200000 rw-s 00000000 00:06 570                        /dev/nvidiactl
+7f0200000000-7f0200001000 rw-p 00000000 00:00 0 
+7f0300000000-7f0300200000 rw-s 7f0300000000 00:06 571                    /dev/nvidia-uvm (deleted)
+";
+        let found = parse_maps(maps, |_, _, path| path.starts_with("/dev/nvidia-uvm"));
+        assert_eq!(found, [(0x7f00_0000_0000, 64 << 20), (0x7f03_0000_0000, 2 << 20)]);
+        let by_inode = parse_maps(maps, |device, inode, _| device == "00:06" && inode == 570);
+        assert_eq!(by_inode, [(0x7f01_0000_0000, 2 << 20)]);
+    }
+
+    #[test]
+    fn what_is_not_covered_is_what_is_left_of_every_cut() {
+        assert_eq!(uncovered((100, 50), &[]), [(100, 50)]);
+        assert_eq!(uncovered((100, 50), &[(90, 100)]), []);
+        assert_eq!(uncovered((100, 50), &[(110, 10)]), [(100, 10), (120, 30)]);
+        assert_eq!(uncovered((100, 50), &[(0, 110), (140, 100)]), [(110, 30)]);
+        assert_eq!(uncovered((100, 50), &[(200, 10)]), [(100, 50)]);
+        assert_eq!(uncovered((100, 50), &[(150, 10), (0, 100)]), [(100, 50)]);
+    }
+}

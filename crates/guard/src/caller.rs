@@ -1,0 +1,147 @@
+//! The calling thread: its descriptors and its memory, taken once per call.
+//!
+//! A [`Caller`] keeps a pidfd of the *thread* (a thread may have a descriptor table of its own) and the memory file of
+//! its process. Both stay bound to the task they were opened for, so a reused thread id is never taken for the old one;
+//! whether they were opened for the right task is asked with `NOTIF_ID_VALID` after opening.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+
+use crate::sys::{self, TenantPtr, Tid};
+
+/// What guard holds of one thread of the tenant.
+#[derive(Debug)]
+pub struct Caller {
+    /// Thread id.
+    pub tid: Tid,
+    /// Its process.
+    pub process: Tid,
+    pidfd: OwnedFd,
+    /// `/proc/TID/mem`: bound to the address space, not to the number. Absent where it may not be opened.
+    memory: Option<File>,
+}
+
+impl Caller {
+    fn open(tid: Tid) -> io::Result<Caller> {
+        let process = process_of(tid)?;
+        let pidfd = match sys::pidfd_open(tid, sys::PIDFD_THREAD) {
+            Ok(fd) => fd,
+            // Before Linux 6.9: a pidfd of the process, if this thread shares its descriptor table.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                if tid != process && !sys::same_file_table(tid, process)? {
+                    return Err(io::Error::from_raw_os_error(libc::EPERM));
+                }
+                sys::pidfd_open(process, 0)?
+            }
+            Err(e) => return Err(e),
+        };
+        let memory = File::options().read(true).write(true).open(format!("/proc/{tid}/mem")).ok();
+        Ok(Caller { tid, process, pidfd, memory })
+    }
+
+    /// A duplicate of the thread's descriptor `fd`.
+    ///
+    /// # Errors
+    /// `EBADF`: it has no such descriptor. `ESRCH`: the thread is gone.
+    pub fn descriptor(&self, fd: RawFd) -> io::Result<OwnedFd> {
+        sys::pidfd_getfd(self.pidfd.as_fd(), fd)
+    }
+
+    /// Copies from the tenant, once.
+    ///
+    /// # Errors
+    /// `EFAULT`: not readable there.
+    pub fn read(&self, from: TenantPtr, into: &mut [u8]) -> io::Result<()> {
+        sys::read_tenant(self.tid, from, into)
+    }
+
+    /// Copies several pieces from the tenant with one system call.
+    ///
+    /// # Errors
+    /// `EFAULT`: not readable there.
+    pub fn read_parts(&self, parts: &mut [(TenantPtr, &mut [u8])]) -> io::Result<()> {
+        sys::read_tenant_parts(self.tid, parts)
+    }
+
+    /// Whether [`Caller::write`] goes by the thread's number, which may be another's by now, and not by a file that is
+    /// bound to the address space.
+    pub fn writes_by_number(&self) -> bool {
+        self.memory.is_none()
+    }
+
+    /// Copies to the tenant.
+    ///
+    /// # Errors
+    /// `EFAULT`: not writable there.
+    pub fn write(&self, to: TenantPtr, bytes: &[u8]) -> io::Result<()> {
+        if let Some(memory) = &self.memory {
+            match memory.write_all_at(bytes, to.0) {
+                Ok(()) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WriteZero => {
+                    return Err(io::Error::from_raw_os_error(libc::EFAULT));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        sys::write_tenant(self.tid, to, bytes)
+    }
+}
+
+/// The process (thread group) of a thread.
+fn process_of(tid: Tid) -> io::Result<Tid> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("Tgid:")?.trim().parse().ok())
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+}
+
+/// The callers seen lately.
+#[derive(Debug, Default)]
+pub struct Callers {
+    known: Mutex<HashMap<Tid, Arc<Caller>>>,
+}
+
+/// Ended threads are looked for when this many callers are known, and at each doubling.
+const PRUNE_AT: usize = 128;
+
+impl Callers {
+    /// The caller with this thread id; `fresh` tells that it was opened now, so that the caller must still be waiting
+    /// for it to be the right one.
+    ///
+    /// # Errors
+    /// The thread is gone, or may not be looked into.
+    pub fn get(&self, tid: Tid) -> io::Result<(Arc<Caller>, bool)> {
+        if let Some(caller) = self.known().get(&tid) {
+            return Ok((caller.clone(), false));
+        }
+        self.reopen(tid).map(|c| (c, true))
+    }
+
+    /// Opens the caller anew: what was known of it belongs to a task that has ended.
+    ///
+    /// # Errors
+    /// The thread is gone, or may not be looked into.
+    pub fn reopen(&self, tid: Tid) -> io::Result<Arc<Caller>> {
+        let caller = Arc::new(Caller::open(tid)?);
+        let mut known = self.known();
+        if known.len() >= PRUNE_AT && known.len().is_power_of_two() {
+            known.retain(|&tid, _| sys::kill_probe(tid));
+        }
+        known.insert(tid, caller.clone());
+        Ok(caller)
+    }
+
+    /// Drops what is held of a process that has ended.
+    pub fn forget_process(&self, process: Tid) {
+        self.known().retain(|_, c| c.process != process);
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Tid, Arc<Caller>>> {
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,309 @@
+//! The tenant's open files of the driver: which is which, and when one is gone.
+//!
+//! One duplicate of each file is held while some process of the tenant has it. Held, it is recognised with one
+//! comparison a call instead of being taken anew; and when the last process is gone it is the helper that closes it
+//! last, so that the driver tears down in the process in which everything was made (torn down elsewhere, it cannot undo
+//! its mappings and logs failed assertions: seen on an H200, driver 580.159). A client's memory is given back in the
+//! ledger only when the kernel says that its file is gone, not when no process seems to have it.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use policy::ledger::UvmFile;
+
+use crate::audit::MAPPING_GRACE;
+use crate::backend::{FileId, FileWatch, Node};
+use crate::sys::{self, Tid};
+
+/// Whether the flags a UVM file was initialised with are known to be the required ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flags {
+    /// Not asked yet.
+    Unverified,
+    /// Verified with the driver.
+    Verified,
+    /// The file was initialised with other flags: nothing may be done on it.
+    Poisoned,
+}
+
+/// One open file of the driver that the tenant has.
+#[derive(Debug)]
+pub struct OpenFile {
+    fd: OwnedFd,
+    /// Which device file it is.
+    pub node: Node,
+    /// Its name in the ledger, if it is a UVM file.
+    pub uvm: UvmFile,
+    /// The process that was first seen using it.
+    pub owner: Tid,
+    device: u64,
+    inode: u64,
+    flags: AtomicU8,
+}
+
+impl OpenFile {
+    /// The held duplicate.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What is known of its initialisation flags.
+    pub fn flags(&self) -> Flags {
+        match self.flags.load(Ordering::Acquire) {
+            1 => Flags::Verified,
+            2 => Flags::Poisoned,
+            _ => Flags::Unverified,
+        }
+    }
+
+    /// The driver has said what the flags are.
+    pub fn set_flags(&self, flags: Flags) {
+        let value = match flags {
+            Flags::Unverified => 0,
+            Flags::Verified => 1,
+            Flags::Poisoned => 2,
+        };
+        self.flags.store(value, Ordering::Release);
+    }
+}
+
+/// Files by (process, descriptor number) as last seen there. A guess: each use compares.
+#[derive(Debug, Default)]
+pub struct Numbers(RwLock<HashMap<(Tid, RawFd), Arc<OpenFile>>>);
+
+impl Numbers {
+    /// What the process had under this number last time.
+    pub fn get(&self, process: Tid, number: RawFd) -> Option<Arc<OpenFile>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(process, number)).cloned()
+    }
+
+    fn set(&self, process: Tid, number: RawFd, file: Arc<OpenFile>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert((process, number), file);
+    }
+
+    fn retain(&self, keep: impl Fn(Tid, &OpenFile) -> bool) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|&(process, _), file| keep(process, file));
+    }
+}
+
+/// A managed mapping that was charged and runs in the tenant now.
+struct Expected {
+    process: Tid,
+    base: u64,
+    length: u64,
+    since: Instant,
+}
+
+/// The open files of one tenant.
+pub struct Files {
+    watch: Box<dyn FileWatch>,
+    open: Vec<Arc<OpenFile>>,
+    next_uvm: u64,
+    clients: HashMap<FileId, Vec<u32>>,
+    /// The descriptor number on which each client was allocated.
+    client_numbers: HashMap<u32, RawFd>,
+    exports: HashSet<FileId>,
+    /// Ranges of a UVM file that the driver made for itself and that a mapping may cover without taking device memory
+    /// (semaphore pools): (file, base, length).
+    pools: Vec<(UvmFile, u64, u64)>,
+    expected: Vec<Expected>,
+    managed: bool,
+}
+
+/// What went with files that are gone.
+#[derive(Debug, Default)]
+pub struct Gone {
+    /// Clients whose file was closed: the driver has freed them.
+    pub clients: Vec<u32>,
+    /// Exports whose descriptor was closed.
+    pub exports: Vec<u64>,
+    /// UVM files that nobody has any more.
+    pub uvm: Vec<UvmFile>,
+}
+
+impl Files {
+    /// No file yet.
+    pub fn new(watch: Box<dyn FileWatch>) -> Files {
+        Files {
+            watch,
+            open: Vec::new(),
+            next_uvm: 1,
+            clients: HashMap::new(),
+            client_numbers: HashMap::new(),
+            exports: HashSet::new(),
+            pools: Vec::new(),
+            expected: Vec::new(),
+            managed: false,
+        }
+    }
+
+    /// The entry of a file that a process has under a number, made if the file is new.
+    ///
+    /// # Errors
+    /// The kernel cannot compare files (kcmp(2)).
+    pub fn enter(
+        &mut self,
+        numbers: &Numbers,
+        (process, number): (Tid, RawFd),
+        fd: OwnedFd,
+        node: Node,
+        helper: Tid,
+    ) -> io::Result<Arc<OpenFile>> {
+        let (device, inode, _, _) = sys::stat_fd(fd.as_fd())?;
+        let candidates = self.open.iter().filter(|f| (f.node, f.device, f.inode) == (node, device, inode));
+        for file in candidates {
+            if sys::same_file(helper, file.fd.as_raw_fd(), helper, fd.as_raw_fd())? {
+                numbers.set(process, number, file.clone());
+                return Ok(file.clone());
+            }
+        }
+        let uvm = UvmFile(self.next_uvm);
+        self.next_uvm += 1;
+        let file = Arc::new(OpenFile { fd, node, uvm, owner: process, device, inode, flags: AtomicU8::new(0) });
+        self.open.push(file.clone());
+        numbers.set(process, number, file.clone());
+        Ok(file)
+    }
+
+    /// A root client was allocated on this file, which has this number in its process.
+    ///
+    /// # Errors
+    /// The file cannot be watched; the client must not stay.
+    pub fn add_client(&mut self, fd: BorrowedFd<'_>, number: RawFd, client: u32) -> io::Result<()> {
+        let id = self.watch.identify(fd)?;
+        self.client_numbers.insert(client, number);
+        self.clients.entry(id).or_default().push(client);
+        Ok(())
+    }
+
+    /// The number that the file of a client had in its process. A program may have closed it and put another file
+    /// there: whether it is the client's file, the driver says.
+    pub fn client_number(&self, client: u32) -> Option<RawFd> {
+        self.client_numbers.get(&client).copied()
+    }
+
+    /// An object was exported to this file: its name for the ledger.
+    ///
+    /// # Errors
+    /// The file cannot be watched.
+    pub fn add_export(&mut self, fd: BorrowedFd<'_>) -> io::Result<u64> {
+        let id = self.watch.identify(fd)?;
+        self.exports.insert(id);
+        Ok(id.0)
+    }
+
+    /// The export behind a descriptor, if this tenant made it.
+    ///
+    /// # Errors
+    /// The file cannot be asked.
+    pub fn export(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+        let id = self.watch.identify(fd)?;
+        Ok(self.exports.contains(&id).then_some(id.0))
+    }
+
+    /// The driver made a range of a UVM file for itself.
+    pub fn add_pool(&mut self, file: UvmFile, base: u64, length: u64) {
+        self.pools.push((file, base, length));
+    }
+
+    /// A range of a UVM file was freed.
+    pub fn remove_pool(&mut self, file: UvmFile, base: u64) {
+        self.pools.retain(|&(f, b, _)| (f, b) != (file, base));
+    }
+
+    /// Ranges of a process's UVM files that the driver made for itself: (base, length).
+    pub fn pools_of(&self, process: Tid) -> Vec<(u64, u64)> {
+        let own: Vec<UvmFile> = self.open.iter().filter(|f| f.owner == process).map(|f| f.uvm).collect();
+        self.pools.iter().filter(|(f, _, _)| own.contains(f)).map(|&(_, b, l)| (b, l)).collect()
+    }
+
+    /// Whether a mapping of a UVM file lies in a range that the driver made for itself.
+    pub fn in_pool(&self, process: Tid, base: u64, length: u64) -> bool {
+        self.pools_of(process).iter().any(|&(b, l)| base >= b && length <= l && base - b <= l - length)
+    }
+
+    /// A managed mapping was charged; it will appear soon.
+    pub fn expect_mapping(&mut self, process: Tid, base: u64, length: u64, now: Instant) {
+        self.managed = true;
+        self.expected.push(Expected { process, base, length, since: now });
+    }
+
+    /// No process of this tenant ever made managed memory.
+    pub fn nothing_managed(&self) -> bool {
+        !self.managed
+    }
+
+    /// The mappings of a process that may not have appeared yet.
+    pub fn expected_mappings(&mut self, process: Tid, now: Instant) -> Vec<(u64, u64)> {
+        self.expected.retain(|e| now.duration_since(e.since) < MAPPING_GRACE);
+        self.expected.iter().filter(|e| e.process == process).map(|e| (e.base, e.length)).collect()
+    }
+
+    /// Gives up files that no process has any more and tells what went with them. `alive` are the tenant's processes
+    /// that still run.
+    pub fn sweep(&mut self, numbers: &Numbers, alive: &[Tid], helper: Tid) -> Gone {
+        let mut gone = Gone::default();
+        let held = self.held_by(alive, helper);
+        // A UVM file is bound to its first user's address space: while that process runs its mappings can live, so
+        // nothing is given back even if no descriptor is left.
+        let keeps = |f: &OpenFile| held.contains(&f.uvm) || (f.node == Node::Uvm && alive.contains(&f.owner));
+        numbers.retain(|process, file| alive.contains(&process) && keeps(file));
+        let (keep, leave): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open).into_iter().partition(|f| keeps(f));
+        self.open = keep;
+        for file in leave {
+            match Arc::try_unwrap(file) {
+                Ok(file) => {
+                    if file.node == Node::Uvm {
+                        self.pools.retain(|&(f, _, _)| f != file.uvm);
+                        gone.uvm.push(file.uvm);
+                    }
+                }
+                // A call is on it just now: the next sweep.
+                Err(file) => self.open.push(file),
+            }
+        }
+        // Where the kernel cannot tell, nothing is taken for gone.
+        for id in self.watch.gone().unwrap_or_default() {
+            let clients = self.clients.remove(&id).unwrap_or_default();
+            self.client_numbers.retain(|c, _| !clients.contains(c));
+            gone.clients.extend(clients);
+            if self.exports.remove(&id) {
+                gone.exports.push(id.0);
+            }
+        }
+        gone
+    }
+
+    /// The files that some process has in its descriptor table. What cannot be looked into counts as having all.
+    fn held_by(&self, alive: &[Tid], helper: Tid) -> HashSet<UvmFile> {
+        use std::os::unix::fs::MetadataExt;
+        let all = || self.open.iter().map(|f| f.uvm).collect::<HashSet<_>>();
+        let mut held = HashSet::new();
+        for &process in alive {
+            let entries = match std::fs::read_dir(format!("/proc/{process}/fd")) {
+                Ok(entries) => entries,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(_) => return all(),
+            };
+            for entry in entries.flatten() {
+                let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
+                let Some(number) = entry.file_name().to_str().and_then(|n| n.parse::<RawFd>().ok()) else { continue };
+                for file in self.open.iter().filter(|f| (f.device, f.inode) == (meta.dev(), meta.ino())) {
+                    // Closed in this moment: not held. Not comparable: held.
+                    match sys::same_file(helper, file.fd.as_raw_fd(), process, number) {
+                        Ok(false) => {}
+                        Err(e) if e.raw_os_error() == Some(libc::EBADF) => {}
+                        Ok(true) | Err(_) => {
+                            held.insert(file.uvm);
+                        }
+                    }
+                }
+            }
+        }
+        held
+    }
+}

@@ -1,0 +1,382 @@
+//! The helper: one process per tenant, the tenant's parent, which executes all of the tenant's calls.
+//!
+//! Its pid is the driver's identity for the tenant, so it never restarts: its death ends the tenant.
+
+use std::ffi::{CString, OsString};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use policy::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::audit::{Finding, audit};
+use crate::backend::Backend;
+use crate::listener::{self, Install};
+use crate::privilege::{self, User};
+use crate::rmcall::{OwnClient, OwnFiles, branch_of};
+use crate::sys::{self, Tid};
+use crate::tenant::{SliceDevice, Tenant, Walls};
+use crate::trace::{Trace, TraceConfig};
+use crate::workers::{self, Pool};
+use crate::{filter, sandbox};
+
+/// What a helper is told by its supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HelperConfig {
+    /// The tenant's name.
+    pub name: String,
+    /// Quota by device UUID.
+    pub quotas: Vec<(String, u64)>,
+    /// Socket of a simulated node; none: this machine's driver.
+    pub sim: Option<std::path::PathBuf>,
+    /// As whom the command runs; none: as the supervisor.
+    pub user: Option<User>,
+    /// The helper's own user, as root.
+    pub helper_uid: Option<u32>,
+    /// The command, one byte string a word.
+    pub command: Vec<Vec<u8>>,
+    /// Environment of the command.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Which walls stand.
+    pub walls: Walls,
+    /// An audit that finds uncharged memory only reports it.
+    pub report_only: bool,
+    /// Every call is to be shown.
+    pub trace: Option<TraceConfig>,
+}
+
+/// What a helper tells its supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// The command runs; its pid.
+    Started(Tid),
+    /// The command could not be executed: error number.
+    CannotExecute(i32),
+    /// The slice could not be set up.
+    Failed(String),
+    /// The command has ended; status as waitpid(2) gives it.
+    Ended(i32),
+    /// The tenant must be killed, and why.
+    Condemned(String),
+}
+
+impl Report {
+    /// Sends it.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub fn send(&self, to: BorrowedFd<'_>) -> io::Result<()> {
+        sys::send_message(to, &serde_json::to_vec(self)?, None)
+    }
+
+    /// Receives one; `None`: the helper is gone.
+    ///
+    /// # Errors
+    /// As recvmsg(2), or what came is no report.
+    pub fn receive(from: BorrowedFd<'_>) -> io::Result<Option<Report>> {
+        let mut buffer = [0u8; 4096];
+        let (n, _) = sys::receive_message(from, &mut buffer)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_slice(&buffer[..n])?))
+    }
+}
+
+/// Audits run this often while the tenant makes calls.
+const AUDIT_EVERY: Duration = Duration::from_secs(1);
+/// While calls are served, somebody looks this often whether one holds up the others.
+const WATCH_EVERY_MS: i32 = 10;
+/// A finding must be seen in this many audits in a row: one can fall between a call and its entry.
+const AUDITS_TO_CONDEMN: u32 = 2;
+
+/// Runs a helper to its end; returns its exit status.
+pub fn run(
+    config: HelperConfig,
+    backend: Arc<dyn Backend>,
+    supervisor: OwnedFd,
+    trace: Option<Box<dyn Trace>>,
+) -> i32 {
+    match Helper::start(config, backend, &supervisor, trace) {
+        Ok(mut helper) => {
+            let status = helper.serve(&supervisor);
+            if let Some(trace) = &helper.tenant.trace {
+                trace.end();
+            }
+            status
+        }
+        Err(e) => {
+            let told = Report::Failed(e.to_string()).send(supervisor.as_fd());
+            if told.is_err() {
+                eprintln!("gpuslice: {e}");
+            }
+            125
+        }
+    }
+}
+
+struct Helper {
+    tenant: Arc<Tenant>,
+    pool: Arc<Pool>,
+    listener: OwnedFd,
+    child: Tid,
+    signals: OwnedFd,
+    report_only: bool,
+}
+
+impl Helper {
+    fn start(
+        config: HelperConfig,
+        backend: Arc<dyn Backend>,
+        supervisor: &OwnedFd,
+        trace: Option<Box<dyn Trace>>,
+    ) -> io::Result<Helper> {
+        sys::small_heap();
+        sys::raise_descriptor_limit();
+        sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0)?;
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
+        for s in [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGTTOU, libc::SIGHUP, libc::SIGTERM, libc::SIGPIPE] {
+            sys::ignore_signal(s);
+        }
+        let (abi, note) = branch_of(backend.as_ref())?;
+        if let Some(note) = note {
+            eprintln!("gpuslice: {note}");
+        }
+        let files = OwnFiles::open(backend.as_ref())?;
+
+        // The command's process is made while there is one thread and, as root, while its user can still be set.
+        let (ours, theirs) = sys::socket_pair()?;
+        let filter = filter::tenant_filter(abi);
+        let install = Install { wait_killable: config.walls.signals_no_double_charge };
+        let Some(child) = sys::fork()? else {
+            drop(ours);
+            tenant_process(&config, &filter, install, &theirs);
+        };
+        drop(theirs);
+        let tenant_uid = config.user.as_ref().map_or(sys::uids().0, |u| u.uid);
+        privilege::become_helper(config.helper_uid, tenant_uid)?;
+        backend.settle()?;
+        let own = OwnClient::new(backend.clone(), files)?;
+        let devices = slice_devices(&own, &config.quotas)?;
+        let listener = receive_listener(&ours)?;
+        let mut tenant = Tenant::new(config.name.clone(), abi, backend, config.walls, devices, own)?;
+        tenant.trace = trace;
+        let tenant = Arc::new(tenant);
+        let signals = sys::signal_fd(&[libc::SIGCHLD])?;
+        sandbox::enter_helper()?;
+        let pool = workers::start(tenant.clone(), listener.try_clone()?)?;
+        sys::send_message(ours.as_fd(), b"go", None)?;
+        let mut answer = [0u8; 4];
+        let report = match sys::receive_message(ours.as_fd(), &mut answer)? {
+            // The socket closes when the command is executed.
+            (0, _) => Report::Started(child),
+            _ => Report::CannotExecute(i32::from_le_bytes(answer)),
+        };
+        report.send(supervisor.as_fd())?;
+        Ok(Helper { tenant, pool, listener, child, signals, report_only: config.report_only })
+    }
+
+    fn serve(&mut self, supervisor: &OwnedFd) -> i32 {
+        let mut status = None;
+        let mut audit_due: Option<Instant> = None;
+        let mut suspicious = 0;
+        let mut served = 0;
+        loop {
+            // An idle tenant costs nothing: no timer runs.
+            let timeout = if audit_due.is_some() { WATCH_EVERY_MS } else { -1 };
+            let tenant = &self.tenant;
+            let [wake, ended, listener, signals] = match sys::poll(
+                [
+                    (tenant.wake_fd().as_raw_fd(), libc::POLLIN),
+                    (tenant.processes().ended_fd().as_raw_fd(), libc::POLLIN),
+                    (self.listener.as_raw_fd(), 0),
+                    (self.signals.as_raw_fd(), libc::POLLIN),
+                ],
+                timeout,
+            ) {
+                Ok(events) => events,
+                Err(_) => return 125,
+            };
+            served = self.pool.watch(served);
+            if wake != 0 {
+                drain(tenant.wake_fd());
+                if let Some(why) = tenant.condemned() {
+                    self.report(supervisor, &Report::Condemned(why));
+                } else if audit_due.is_none() {
+                    audit_due = Some(Instant::now() + AUDIT_EVERY);
+                }
+            }
+            if ended != 0 {
+                self.tenant.reclaim();
+            }
+            if signals != 0
+                && let Some(code) = self.reap()
+            {
+                status = Some(code);
+                // Programs that the command left running keep their slice, and the helper with it.
+                if sys::prctl(libc::PR_SET_PDEATHSIG, 0, 0).is_ok() {
+                    self.report(supervisor, &Report::Ended(code));
+                }
+            }
+            if listener & (libc::POLLHUP | libc::POLLERR) != 0 {
+                // Nobody is left under the filter. The kernel lets go of it before the command can be waited for.
+                if status.is_none() {
+                    status = sys::wait_for(self.child).ok();
+                    self.report(supervisor, &Report::Ended(status.unwrap_or_default()));
+                }
+                return sys::exit_code(status.unwrap_or_default());
+            }
+            if audit_due.is_some_and(|t| t <= Instant::now()) {
+                suspicious = self.audit(suspicious);
+                audit_due = self.tenant.processes().was_active().then(|| Instant::now() + AUDIT_EVERY);
+                if audit_due.is_none() && suspicious > 0 {
+                    audit_due = Some(Instant::now() + AUDIT_EVERY);
+                }
+            }
+        }
+    }
+
+    fn report(&self, supervisor: &OwnedFd, report: &Report) {
+        // Nobody may be left to tell: `run` has returned and the tenant's other programs go on.
+        let told = report.send(supervisor.as_fd());
+        if told.is_err()
+            && let Report::Condemned(why) = report
+        {
+            self.tenant.say(&format!("ending the tenant: {why}"));
+            for process in self.tenant.processes().alive() {
+                // Root's helper has no right to kill; its listener goes with it and every GPU call fails from then on.
+                if sys::kill(process, libc::SIGKILL).is_err() {
+                    std::process::exit(125);
+                }
+            }
+        }
+    }
+
+    /// The command's status, if it has ended; other orphans of the tenant are reaped on the way.
+    fn reap(&self) -> Option<i32> {
+        while sys::read_signal(self.signals.as_fd()).is_some() {}
+        let mut status = None;
+        while let Some((pid, s)) = sys::reap_any() {
+            if pid == self.child {
+                status = Some(s);
+            }
+        }
+        status
+    }
+
+    /// Returns how many audits in a row have found something.
+    fn audit(&self, before: u32) -> u32 {
+        self.tenant.sweep();
+        let findings: Vec<Finding> = audit(&self.tenant);
+        let Some(first) = findings.first() else { return 0 };
+        let seen = before + 1;
+        if seen == AUDITS_TO_CONDEMN {
+            if self.report_only {
+                self.tenant.say(&format!("audit: {first}"));
+            } else {
+                self.tenant.condemn(first.to_string());
+            }
+        }
+        seen
+    }
+}
+
+fn drain(fd: BorrowedFd<'_>) {
+    let mut count = [0u8; 8];
+    // SAFETY: `count` is a live buffer of the eight bytes that eventfd(2) gives.
+    unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+}
+
+fn slice_devices(own: &OwnClient, quotas: &[(String, u64)]) -> io::Result<Vec<SliceDevice>> {
+    quotas
+        .iter()
+        .map(|(uuid, bytes)| {
+            let gpu = own.gpus().iter().find(|g| g.uuid == *uuid);
+            let gpu = gpu.ok_or_else(|| io::Error::other(format!("GPU {uuid} is not on this node any more")))?;
+            Ok(SliceDevice { gpu: gpu.clone(), quota: Bytes(*bytes) })
+        })
+        .collect()
+}
+
+fn receive_listener(from: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut text = [0u8; 512];
+    let (n, fd) = sys::receive_message(from.as_fd(), &mut text)?;
+    fd.ok_or_else(|| {
+        let why = String::from_utf8_lossy(&text[..n]).into_owned();
+        io::Error::other(if why.is_empty() { "the command's process died before its filter was set".into() } else { why })
+    })
+}
+
+/// The command's process, from fork to exec. Never returns.
+fn tenant_process(config: &HelperConfig, filter: &filter::Program, install: Install, helper: &OwnedFd) -> ! {
+    let fail = |why: String| -> ! {
+        // The helper says it to the user; if it is gone, nobody is left to ask.
+        let _told = sys::send_message(helper.as_fd(), why.as_bytes(), None);
+        std::process::exit(125)
+    };
+    if let Err(e) = privilege::become_tenant(config.user.as_ref()) {
+        fail(format!("cannot become the tenant's user: {e}"));
+    }
+    if let Err(e) = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0) {
+        fail(format!("cannot tie the command to its helper: {e}"));
+    }
+    sys::unblock_signals();
+    let words = |w: &Vec<u8>| CString::new(w.clone());
+    let args: Result<Vec<CString>, _> = config.command.iter().map(words).collect();
+    let env: Result<Vec<CString>, _> = config
+        .environment
+        .iter()
+        .map(|(k, v)| CString::new([k.as_slice(), b"=", v.as_slice()].concat()))
+        .collect();
+    let (Ok(args), Ok(env)) = (args, env) else { fail("a word of the command holds a zero byte".into()) };
+    let listener = match listener::install(filter, install) {
+        Ok(listener) => listener,
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => fail(
+            "this process is already inside a slice or a container with its own seccomp listener, and the kernel allows one: start `gpuslice run` outside of it"
+                .into(),
+        ),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => fail(
+            "the kernel refuses the filter: seccomp with WAIT_KILLABLE_RECV needs Linux 5.19 or newer".into(),
+        ),
+        Err(e) => fail(format!("the kernel refuses the filter: {e}")),
+    };
+    if let Err(e) = sys::send_message(helper.as_fd(), b"", Some(listener.as_fd())).and_then(|()| {
+        drop(listener);
+        let mut go = [0u8; 8];
+        match sys::receive_message(helper.as_fd(), &mut go)?.0 {
+            0 => Err(io::Error::other("the helper is gone")),
+            _ => Ok(()),
+        }
+    }) {
+        fail(e.to_string());
+    }
+    let e = sys::exec(&args[0], &args, &env);
+    let number = e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes();
+    let _told = sys::send_message(helper.as_fd(), &number, None);
+    std::process::exit(if e.raw_os_error() == Some(libc::ENOENT) { 127 } else { 126 })
+}
+
+/// Reads a configuration that a supervisor left in a descriptor.
+///
+/// # Errors
+/// It cannot be read or is none.
+pub fn read_config(from: OwnedFd) -> io::Result<HelperConfig> {
+    let mut text = Vec::new();
+    let mut file = std::fs::File::from(from);
+    io::Seek::seek(&mut file, io::SeekFrom::Start(0))?;
+    file.read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Words of a command as bytes.
+pub fn words(command: &[OsString]) -> Vec<Vec<u8>> {
+    command.iter().map(|w| w.as_bytes().to_vec()).collect()
+}
+
+/// A pair of an environment as bytes.
+pub fn variable(name: OsString, value: OsString) -> (Vec<u8>, Vec<u8>) {
+    (name.into_vec(), value.into_vec())
+}

@@ -1,0 +1,283 @@
+//! `RM_ALLOC`: every object a tenant makes.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle, Pid, Reservation};
+use policy::rounding;
+use policy::units::Bytes;
+use rm::{Account, Charge, Class, Decision, Kind, Status, layout};
+
+use super::{Call, Outcome, Stop, Worker};
+use crate::rmcall;
+use crate::sys::TenantPtr;
+use crate::tenant::Unknown;
+
+/// Device memory, whatever its attributes say.
+const LOCAL_USER: u32 = 0x40;
+/// Hidden memory of one object is at most this: a larger difference is a neighbour's allocation in the same instant.
+const MOST_HIDDEN: Bytes = Bytes(1 << 30);
+
+/// Where the long and the short form of the call have their fields.
+struct Form {
+    status: usize,
+    rights: Option<usize>,
+}
+
+/// An object about to be made.
+struct Request {
+    client: u32,
+    parent: u32,
+    class: &'static Class,
+    device: Option<DeviceIndex>,
+}
+
+impl Worker<'_> {
+    pub(super) fn alloc(&mut self, call: &Call, size: usize) -> Outcome {
+        use layout::nvos64 as l;
+        let form = if size == l::SIZE {
+            Form { status: l::STATUS, rights: Some(l::P_RIGHTS_REQUESTED) }
+        } else {
+            Form { status: layout::nvos21::STATUS, rights: None }
+        };
+        let id = self.arg.u32(l::H_CLASS);
+        let Some(class) = self.tenant.abi.class(id) else {
+            self.unknown(Unknown::Class(id));
+            return self.finish_with_status(call, Some(form.status), Status::INVALID_CLASS);
+        };
+        match class.decision {
+            Decision::Refuse(status) => return self.finish_with_status(call, Some(form.status), status),
+            Decision::Absorb => return self.finish_with_status(call, Some(form.status), Status::OK),
+            Decision::Execute | Decision::Pass | Decision::InTenant => {}
+        }
+        let params_at = self.arg.u64(l::P_ALLOC_PARMS);
+        if params_at != 0 && class.size > 0 {
+            self.params.load(&call.caller, TenantPtr(params_at), usize::from(class.size))?;
+        }
+        if !self.names_only_own(&self.params, class.foreign) {
+            return self.finish_with_status(call, Some(form.status), Status::INSUFFICIENT_PERMISSIONS);
+        }
+        let (client, parent) = (self.arg.u32(l::H_ROOT), self.arg.u32(l::H_OBJECT_PARENT));
+        let device = match self.device_of(class, client, parent) {
+            Ok(device) => device,
+            Err(status) => return self.finish_with_status(call, Some(form.status), status),
+        };
+        let capability = self.translate_capability(call, class)?;
+        self.point_to_copies(call, &form, params_at)?;
+        self.still_waiting(call)?;
+        let request = Request { client, parent, class, device };
+        let executed = match class.account {
+            Account::Charges(Charge::MemoryAllocation) if self.takes_device_memory(class) => {
+                self.alloc_memory_object(call, &form, &request)
+            }
+            Account::Charges(Charge::Measured) if device.is_some() => self.alloc_measured(call, &form, &request),
+            _ => self.alloc_plain(call, &form, &request),
+        };
+        self.arg.restore(l::P_ALLOC_PARMS, 8);
+        if let Some(rights) = form.rights {
+            self.arg.restore(rights, 8);
+        }
+        if capability.is_some() {
+            self.params.restore(0, 8);
+        }
+        let value = executed?;
+        self.finish(call, value)
+    }
+
+    /// MIG monitor and configuration objects name a capability descriptor (u64@0), which the driver resolves in the
+    /// table of whoever calls.
+    fn translate_capability(&mut self, call: &Call, class: &Class) -> Result<Option<OwnedFd>, Stop> {
+        const WITH_CAPABILITY: [u32; 2] = [0xc639, 0xc640];
+        if !WITH_CAPABILITY.contains(&class.id) || self.params.len() < 8 {
+            return Ok(None);
+        }
+        let Ok(number) = i32::try_from(self.params.u64(0)) else { return Ok(None) };
+        let file = call.caller.descriptor(number)?;
+        self.params.set_u64(0, file.as_raw_fd() as u64);
+        Ok(Some(file))
+    }
+
+    /// The device that the new object belongs to; a card outside the slice is refused.
+    fn device_of(&self, class: &Class, client: u32, parent: u32) -> Result<Option<DeviceIndex>, Status> {
+        if class.kind == Kind::Device {
+            let instance = if self.params.len() > 0 { self.params.u32(layout::device_alloc::DEVICE_ID) } else { 0 };
+            return match self.tenant.device_by_instance(instance) {
+                Some(device) => Ok(Some(device)),
+                None => Err(Status::INVALID_ARGUMENT),
+            };
+        }
+        Ok(self.tenant.ledger().device_of(ClientHandle(client), ObjectHandle(parent)))
+    }
+
+    /// The pointers of the copy lead to copies of ours.
+    fn point_to_copies(&mut self, call: &Call, form: &Form, params_at: u64) -> Result<(), Stop> {
+        use layout::nvos64 as l;
+        let copy = if params_at != 0 && self.params.len() > 0 { self.params.address() } else { 0 };
+        self.arg.set_u64(l::P_ALLOC_PARMS, copy);
+        if let Some(at) = form.rights {
+            let rights_at = self.arg.u64(at);
+            if rights_at != 0 {
+                // A mask of access rights, one 32-bit word (RS_ACCESS_MASK).
+                self.load_extra(call, rights_at, 4)?;
+                let address = self.extra[0].address();
+                self.arg.set_u64(at, address);
+            }
+        }
+        Ok(())
+    }
+
+    fn takes_device_memory(&self, class: &Class) -> bool {
+        use layout::memory_allocation as m;
+        class.id == LOCAL_USER || (self.params.len() >= m::SIZE && rounding::in_vidmem(self.params.u32(m::ATTR)))
+    }
+
+    fn status(&self, form: &Form) -> Status {
+        Status(self.arg.u32(form.status))
+    }
+
+    fn set_status(&mut self, form: &Form, status: Status) {
+        self.arg.set_u32(form.status, status.0);
+    }
+
+    fn new_handle(&self) -> u32 {
+        self.arg.u32(layout::nvos64::H_OBJECT_NEW)
+    }
+
+    /// An object without device memory of its own.
+    fn alloc_plain(&mut self, call: &Call, form: &Form, request: &Request) -> Result<i32, Stop> {
+        let _order = self.tenant.in_order(request.client);
+        let value = self.execute(call)?;
+        if self.status(form) == Status::OK {
+            self.enter(call, form, request)?;
+        }
+        Ok(value)
+    }
+
+    /// Enters a new object; a new client also binds its file.
+    fn enter(&mut self, call: &Call, form: &Form, request: &Request) -> Result<(), Stop> {
+        let handle = self.new_handle();
+        if request.class.kind != Kind::Client {
+            self.tenant.ledger().add_object(
+                ClientHandle(request.client),
+                ObjectHandle(request.parent),
+                ObjectHandle(handle),
+                request.class.id,
+                request.device,
+            );
+            return Ok(());
+        }
+        let number = call.n.args[0] as i32;
+        let watched = self.tenant.files().add_client(call.file.fd(), number, handle);
+        if let Err(e) = watched {
+            // A client whose close would not be noticed may not live.
+            rmcall::free(self.tenant.backend.as_ref(), call.file.fd(), handle, handle, handle)?;
+            self.set_status(form, Status::NO_MEMORY);
+            return Err(e.into());
+        }
+        self.tenant.ledger().add_client(ClientHandle(handle), Pid(call.caller.process));
+        Ok(())
+    }
+
+    /// Device memory of a stated size: charged before the driver is asked.
+    fn alloc_memory_object(&mut self, call: &Call, form: &Form, request: &Request) -> Result<i32, Stop> {
+        use layout::memory_allocation as m;
+        let Some(device) = request.device else {
+            // Memory hangs below a device of the slice; the driver would refuse it too.
+            self.set_status(form, Status::OBJECT_NOT_FOUND);
+            return Ok(0);
+        };
+        if self.params.len() < m::SIZE {
+            self.set_status(form, Status::INVALID_ARGUMENT);
+            return Ok(0);
+        }
+        let (size, attr) = (self.params.u64(m::SIZE_FIELD), self.params.u32(m::ATTR));
+        let (attr2, flags) = (self.params.u32(m::ATTR2), self.params.u32(m::FLAGS));
+        let Some(amount) = self.amount(size, attr, attr2, flags) else {
+            self.set_status(form, Status::INVALID_ARGUMENT);
+            return Ok(0);
+        };
+        let _memory = self.tenant.device_memory.read();
+        let _order = self.tenant.in_order(request.client);
+        let Some(reservation) = self.reserve_for_call(device, amount) else {
+            self.set_status(form, Status::NO_MEMORY);
+            return Ok(0);
+        };
+        let executed = self.execute(call);
+        let reservation = match reservation {
+            Some(r) => Some(r),
+            None => self.tenant.ledger().reserve(device, amount).ok(),
+        };
+        let ok = executed.is_ok() && self.status(form) == Status::OK;
+        if let Some(reservation) = reservation {
+            let mut ledger = self.tenant.ledger();
+            if ok {
+                let handle = ObjectHandle(self.new_handle());
+                let (client, parent) = (ClientHandle(request.client), ObjectHandle(request.parent));
+                ledger.commit_memory(reservation, client, parent, handle, request.class.id);
+            } else {
+                ledger.cancel(reservation);
+            }
+        }
+        Ok(executed?)
+    }
+
+    /// Charges before the call. `None`: over quota. `Some(None)`: the demo has taken that wall away, so that the charge
+    /// comes after the call, as where check and allocation are two steps.
+    fn reserve_for_call(&self, device: DeviceIndex, amount: Bytes) -> Option<Option<Reservation>> {
+        if self.tenant.walls.race_no_overshoot {
+            return self.tenant.reserve(device, amount).map(Some);
+        }
+        (self.tenant.ledger().free_bytes(device) >= amount).then_some(None)
+    }
+
+    /// An object that takes memory nobody states (context buffers, instance memory): the memory that is free before and
+    /// after tells how much. What it took last time is charged beforehand.
+    fn alloc_measured(&mut self, call: &Call, form: &Form, request: &Request) -> Result<i32, Stop> {
+        let device = request.device.expect("the caller has checked");
+        let gpu = &self.tenant.device(device).gpu;
+        let engine = if request.class.kind == Kind::ChannelGroup && self.params.len() > 0 {
+            self.params.u32(layout::channel_group_alloc::ENGINE_TYPE)
+        } else {
+            0
+        };
+        let key = (device.0, request.class.id, engine);
+        let expected = crate::tenant::lock(&self.tenant.implicit).get(&key).copied();
+        let _memory = self.tenant.device_memory.write();
+        let _order = self.tenant.in_order(request.client);
+        let Ok(reservation) = self.tenant.ledger().reserve(device, expected.unwrap_or_default()) else {
+            self.set_status(form, Status::NO_MEMORY);
+            return Ok(0);
+        };
+        let before = self.tenant.own.free_memory(gpu);
+        let executed = self.execute(call);
+        let ok = executed.is_ok() && self.status(form) == Status::OK;
+        if !ok {
+            self.tenant.ledger().cancel(reservation);
+            return Ok(executed?);
+        }
+        let after = self.tenant.own.free_memory(gpu);
+        let measured = match (before, after) {
+            (Ok(before), Ok(after)) => before.saturating_sub(after).min(MOST_HIDDEN),
+            _ => expected.unwrap_or_default(),
+        };
+        // A neighbour's allocation in the same instant makes a difference larger, never smaller: the least seen is the
+        // nearest to the truth.
+        let charge = expected.map_or(measured, |e| e.min(measured));
+        self.tenant.ledger().cancel(reservation);
+        let charged = self.tenant.ledger().reserve(device, charge);
+        let Ok(reservation) = charged else {
+            let handle = self.new_handle();
+            let backend = self.tenant.backend.as_ref();
+            rmcall::free(backend, call.file.fd(), request.client, request.parent, handle)?;
+            self.set_status(form, Status::NO_MEMORY);
+            return Ok(executed?);
+        };
+        if measured.0 > 0 {
+            crate::tenant::lock(&self.tenant.implicit).insert(key, charge.max(Bytes(1)));
+        }
+        self.enter(call, form, request)?;
+        let handle = ObjectHandle(self.new_handle());
+        let attached = self.tenant.ledger().charge_object(reservation, ClientHandle(request.client), handle);
+        debug_assert!(attached.is_ok(), "the object was entered just now");
+        Ok(executed?)
+    }
+}

@@ -1,0 +1,212 @@
+//! `RM_CONTROL`: questions and commands to an object.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use policy::ledger::{ClientHandle, ObjectHandle};
+use rm::{Control, Count, Decision, Status, layout};
+
+use super::escapes::limit_share_type;
+use super::{Call, Outcome, Stop, Worker};
+use crate::sys::TenantPtr;
+use crate::tenant::Unknown;
+
+use layout::nvos54 as l;
+
+/// The driver takes no larger parameters (RMAPI_PARAM_COPY_MAX_PARAMS_SIZE).
+const MOST_PARAMS: u32 = 1 << 20;
+
+/// Sets the share policy of a client's objects.
+const SET_SUB_PROCESS_SHARE: u32 = 0xd04;
+const SHARE_POLICY_TYPE: usize = 8;
+/// Detaches or attaches channels, of any client.
+const FIFO_DISABLE_CHANNELS: u32 = 0x2080_110b;
+
+/// Exports one object to a descriptor: type@0 hDevice@4 hParent@8 hObject@12 fd@16.
+const EXPORT_OBJECT: u32 = 0x3d05;
+/// Imports one object: fd@0 type@4 hDevice@8 hParent@12 hObject@16.
+const IMPORT_OBJECT: u32 = 0x3d06;
+/// Exports several: fd@0 hDevice@4 maxObjects@8:2 metadata@10[64] objects@76[512] numObjects@2124:2 index@2126:2.
+const EXPORT_OBJECTS: u32 = 0x3d0b;
+/// Imports several: fd@0 hParent@4 objects@8[128] objectTypes@520[128] numObjects@648:2 index@650:2.
+const IMPORT_OBJECTS: u32 = 0x3d0c;
+
+impl Worker<'_> {
+    pub(super) fn control(&mut self, call: &Call) -> Outcome {
+        let cmd = self.arg.u32(l::CMD);
+        let Some(entry) = self.tenant.abi.control(cmd) else {
+            self.unknown(Unknown::Control(cmd));
+            return self.finish_with_status(call, Some(l::STATUS), Status::NOT_SUPPORTED);
+        };
+        match entry.decision {
+            Decision::Refuse(_) if cmd == FIFO_DISABLE_CHANNELS && !self.tenant.walls.foreign_detach_refused => {}
+            Decision::Refuse(status) => return self.finish_with_status(call, Some(l::STATUS), status),
+            Decision::Absorb => return self.finish_with_status(call, Some(l::STATUS), Status::OK),
+            Decision::Execute | Decision::Pass | Decision::InTenant => {}
+        }
+        let (params_at, size) = (self.arg.u64(l::PARAMS), self.arg.u32(l::PARAMS_SIZE));
+        if size > MOST_PARAMS {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
+        }
+        if params_at != 0 && size > 0 {
+            self.params.load(&call.caller, TenantPtr(params_at), size as usize)?;
+        }
+        let foreign = if entry.decision == Decision::Execute { entry.foreign } else { &[] };
+        if !self.names_only_own(&self.params, foreign) {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INSUFFICIENT_PERMISSIONS);
+        }
+        if cmd == SET_SUB_PROCESS_SHARE {
+            limit_share_type(&mut self.params.bytes, SHARE_POLICY_TYPE);
+        }
+        if !self.load_embedded(call, entry)? {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
+        }
+        let file = self.translate_descriptor(call, entry)?;
+        if params_at != 0 && size > 0 {
+            let address = self.params.address();
+            self.arg.set_u64(l::PARAMS, address);
+        }
+        self.still_waiting(call)?;
+        let value = self.execute_control(call, cmd, file.as_ref())?;
+        self.change_answer(call, entry);
+        self.undo_translation(entry, cmd);
+        self.finish(call, value)
+    }
+
+    fn execute_control(&mut self, call: &Call, cmd: u32, file: Option<&OwnedFd>) -> Result<i32, Stop> {
+        match cmd {
+            EXPORT_OBJECT | EXPORT_OBJECTS => self.export(call, cmd, file),
+            IMPORT_OBJECT | IMPORT_OBJECTS => self.import(call, cmd, file),
+            _ => Ok(self.execute(call)?),
+        }
+    }
+
+    /// Copies what embedded pointers point to and leads the copy's pointers to it. False: a length is out of range.
+    fn load_embedded(&mut self, call: &Call, entry: &Control) -> Result<bool, Stop> {
+        for pointer in entry.pointers {
+            let at = usize::from(pointer.offset);
+            if at + 8 > self.params.len() {
+                return Ok(true);
+            }
+            if pointer.max == 0 {
+                // Nothing is to be had through it: the driver sees none.
+                self.params.set_u64(at, 0);
+                continue;
+            }
+            let count = match pointer.count {
+                Count::Fixed(n) => u64::from(n),
+                Count::Field(at) => u64::from(self.params.u32(usize::from(at))),
+                Count::Square(at) => u64::from(self.params.u32(usize::from(at))).pow(2),
+            };
+            let bytes = count.saturating_mul(u64::from(pointer.element));
+            if bytes > u64::from(pointer.max) {
+                return Ok(false);
+            }
+            let from = self.params.u64(at);
+            self.load_extra(call, from, bytes as usize)?;
+            let last = self.extra.last_mut().expect("pushed just now");
+            let address = if from == 0 { 0 } else { last.address() };
+            self.params.set_u64(at, address);
+        }
+        Ok(true)
+    }
+
+    /// The descriptor inside the parameters, resolved in the calling thread's table.
+    fn translate_descriptor(&mut self, call: &Call, entry: &Control) -> Result<Option<OwnedFd>, Stop> {
+        let Some(at) = entry.fd.map(usize::from) else { return Ok(None) };
+        if at + 4 > self.params.len() {
+            return Ok(None);
+        }
+        let number = self.params.u32(at) as i32;
+        if number < 0 {
+            return Ok(None);
+        }
+        let file = call.caller.descriptor(number)?;
+        self.params.set_u32(at, file.as_raw_fd() as u32);
+        Ok(Some(file))
+    }
+
+    fn undo_translation(&mut self, entry: &Control, cmd: u32) {
+        self.arg.restore(l::PARAMS, 8);
+        let len = self.params.len();
+        for pointer in entry.pointers {
+            let at = usize::from(pointer.offset);
+            if at + 8 <= len {
+                self.params.restore(at, 8);
+            }
+        }
+        if let Some(at) = entry.fd.map(usize::from)
+            && at + 4 <= len
+        {
+            self.params.restore(at, 4);
+        }
+        if cmd == SET_SUB_PROCESS_SHARE && SHARE_POLICY_TYPE + 2 <= len {
+            self.params.restore(SHARE_POLICY_TYPE, 2);
+        }
+    }
+
+    fn ok(&self) -> bool {
+        self.arg.u32(l::STATUS) == Status::OK.0
+    }
+
+    fn refuse(&mut self, status: Status) -> Result<i32, Stop> {
+        self.arg.set_u32(l::STATUS, status.0);
+        Ok(0)
+    }
+
+    /// Exported memory stays charged while its descriptor lives.
+    fn export(&mut self, call: &Call, cmd: u32, file: Option<&OwnedFd>) -> Result<i32, Stop> {
+        let client = self.arg.u32(l::H_CLIENT);
+        let needed = if cmd == EXPORT_OBJECT { 24 } else { 2128 };
+        let (Some(file), true) = (file, self.params.len() >= needed) else {
+            return self.refuse(Status::INVALID_ARGUMENT);
+        };
+        let objects: Vec<u32> = if cmd == EXPORT_OBJECT {
+            vec![self.params.u32(12)]
+        } else {
+            let count = usize::from(self.params.u32(2124) as u16).min(512);
+            (0..count).map(|i| self.params.u32(76 + 4 * i)).collect()
+        };
+        let export = self.tenant.files().add_export(file.as_fd())?;
+        let _order = self.tenant.in_order(client);
+        for &object in objects.iter().filter(|&&o| o != 0) {
+            let held = self.tenant.ledger().hold_export(ClientHandle(client), ObjectHandle(object), export);
+            if held.is_err() {
+                return self.refuse(Status::OBJECT_NOT_FOUND);
+            }
+        }
+        Ok(self.execute(call)?)
+    }
+
+    /// Only what this tenant exported may be imported by it.
+    fn import(&mut self, call: &Call, cmd: u32, file: Option<&OwnedFd>) -> Result<i32, Stop> {
+        let client = self.arg.u32(l::H_CLIENT);
+        let needed = if cmd == IMPORT_OBJECT { 20 } else { 652 };
+        let (Some(file), true) = (file, self.params.len() >= needed) else {
+            return self.refuse(Status::INVALID_ARGUMENT);
+        };
+        let Some(export) = self.tenant.files().export(file.as_fd())? else {
+            return self.refuse(Status::INSUFFICIENT_PERMISSIONS);
+        };
+        let _order = self.tenant.in_order(client);
+        let value = self.execute(call)?;
+        if self.ok() {
+            let (parent, objects): (u32, Vec<u32>) = if cmd == IMPORT_OBJECT {
+                (self.params.u32(12), vec![self.params.u32(16)])
+            } else {
+                let count = usize::from(self.params.u32(648) as u16).min(128);
+                (self.params.u32(4), (0..count).map(|i| self.params.u32(8 + 4 * i)).collect())
+            };
+            const LOCAL_USER: u32 = 0x40;
+            for object in objects.into_iter().filter(|&o| o != 0) {
+                self.tenant.ledger().add_alias_of_export(
+                    ClientHandle(client),
+                    ObjectHandle(parent),
+                    ObjectHandle(object),
+                    LOCAL_USER,
+                    export,
+                );
+            }
+        }
+        Ok(value)
+    }
+}

@@ -1,0 +1,397 @@
+//! Frontend ioctls: `/dev/nvidiactl` and `/dev/nvidiaN`.
+
+use std::os::fd::AsFd;
+
+use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle};
+use policy::rounding;
+use policy::units::Bytes;
+use rm::{Decision, Escape, Status, layout, nr};
+
+use super::{Call, Outcome, Stop, Worker};
+use crate::backend::Node;
+use crate::listener::Reply;
+use crate::rmcall;
+use crate::tenant::Unknown;
+
+/// Controls of memory classes and what they answer.
+const GET_HANDLE_INFO: u32 = 0xd02;
+const HANDLE_INFO_CLASS: u32 = 2;
+/// Pinned pages of the caller, made by `RM_ALLOC_MEMORY`, which runs in the tenant.
+const OS_DESCRIPTOR: u32 = 0x71;
+
+/// `NVOS32_FUNCTION_*` that allocate memory.
+const ALLOC_SIZE: u32 = 2;
+const FREE: u32 = 3;
+const ALLOC_TILED: u32 = 6;
+const ALLOC_RANGE: u32 = 14;
+/// Functions that may reach the driver: allocate, free, and those that only ask. Others carry pointers, or pin pages of
+/// the caller, which is the helper (27: `RM_ALLOC_MEMORY` does the same in the tenant).
+const VID_HEAP_FUNCTIONS: [u32; 8] = [ALLOC_SIZE, FREE, 5, ALLOC_TILED, ALLOC_RANGE, 15, 16, 18];
+
+impl Worker<'_> {
+    pub(super) fn escape(&mut self, call: &Call) -> Outcome {
+        let number = call.request as u8;
+        let size = (call.request >> 16 & 0x3fff) as usize;
+        let Some(entry) = self.tenant.abi.escape(number) else {
+            self.unknown(Unknown::Escape(number));
+            return Err(Stop::Errno(libc::EINVAL));
+        };
+        self.params.clear();
+        self.extra.clear();
+        self.arg.load(&call.caller, call.arg, size)?;
+        let status_at = status_offset(entry, size);
+        match entry.decision {
+            Decision::Refuse(status) => return self.finish_with_status(call, status_at, status),
+            Decision::Absorb => return self.finish_with_status(call, status_at, Status::OK),
+            Decision::InTenant => return self.alloc_memory(call),
+            Decision::Pass | Decision::Execute => {}
+        }
+        if !self.names_only_own(&self.arg, entry.foreign) {
+            return self.finish_with_status(call, status_at, Status::INSUFFICIENT_PERMISSIONS);
+        }
+        match number {
+            nr::RM_ALLOC => self.alloc(call, size),
+            nr::RM_CONTROL => self.control(call),
+            nr::RM_FREE => self.free(call),
+            nr::RM_DUP_OBJECT => self.dup_object(call),
+            nr::RM_SHARE => self.share(call),
+            nr::RM_VID_HEAP_CONTROL => self.vid_heap(call),
+            nr::RM_MAP_MEMORY => self.map_memory(call),
+            nr::RM_MAP_MEMORY_DMA => self.map_memory_dma(call),
+            nr::REGISTER_FD => self.with_descriptor(call, layout::register_fd::CTL_FD),
+            nr::CARD_INFO => self.card_info(call),
+            nr::EXPORT_TO_DMABUF_FD => self.export_to_dmabuf(call),
+            _ => self.plain(call),
+        }
+    }
+
+    /// Executes a block that holds nothing to translate.
+    pub(super) fn plain(&mut self, call: &Call) -> Outcome {
+        self.still_waiting(call)?;
+        let value = self.execute(call)?;
+        self.finish(call, value)
+    }
+
+    /// `RM_ALLOC_MEMORY` pins pages of the caller, so it runs in the tenant. Whatever a racing thread makes of its
+    /// parameters, the object it leaves is usable only through calls that ask the driver for its class first
+    /// ([`Worker::memory_is_known`]).
+    fn alloc_memory(&mut self, call: &Call) -> Outcome {
+        if self.arg.u32(layout::nvos02::H_CLASS) != OS_DESCRIPTOR {
+            return self.finish_with_status(call, Some(layout::nvos02::STATUS), Status::INVALID_CLASS);
+        }
+        self.still_waiting(call)?;
+        Ok(Reply::Continue)
+    }
+
+    /// Memory may be used only if the guard saw it made, or if the driver says that it is pinned pages of the caller.
+    pub(super) fn memory_is_known(&self, call: &Call, client: u32, memory: u32) -> Result<bool, Stop> {
+        if self.tenant.ledger().knows(ClientHandle(client), ObjectHandle(memory)) {
+            return Ok(true);
+        }
+        let Some(number) = self.tenant.files().client_number(client) else { return Ok(false) };
+        let file = call.caller.descriptor(number)?;
+        if self.tenant.backend.classify(file.as_fd())? != Some(Node::Control) {
+            return Ok(false);
+        }
+        use layout::handle_info as l;
+        let mut info = [0u8; l::SIZE];
+        rmcall::put_u32(&mut info, l::H_OBJECT, memory);
+        rmcall::put_u32(&mut info, l::INDEX, HANDLE_INFO_CLASS);
+        let backend = self.tenant.backend.as_ref();
+        let status = rmcall::control(backend, file.as_fd(), client, client, GET_HANDLE_INFO, &mut info)?;
+        if status != Status::OK {
+            return Ok(false);
+        }
+        let class = rmcall::u32_at(&info, l::DATA);
+        if class != OS_DESCRIPTOR {
+            self.tenant.condemn(format!(
+                "object {memory:#x} of client {client:#x} has class {class:#x}, made past the guard by swapping parameters"
+            ));
+            return Ok(false);
+        }
+        self.tenant.ledger().add_object(
+            ClientHandle(client),
+            ObjectHandle(client),
+            ObjectHandle(memory),
+            OS_DESCRIPTOR,
+            None,
+        );
+        Ok(true)
+    }
+
+    fn free(&mut self, call: &Call) -> Outcome {
+        use layout::nvos00 as l;
+        self.still_waiting(call)?;
+        let (client, handle) = (self.arg.u32(l::H_ROOT), self.arg.u32(l::H_OBJECT_OLD));
+        let _memory = self.tenant.device_memory.read();
+        let _order = self.tenant.in_order(client);
+        let value = self.execute(call)?;
+        if self.arg.u32(l::STATUS) == Status::OK.0 {
+            let mut ledger = self.tenant.ledger();
+            if client == handle {
+                ledger.free_client(ClientHandle(client));
+            } else {
+                ledger.free(ClientHandle(client), ObjectHandle(handle));
+            }
+        }
+        self.finish(call, value)
+    }
+
+    fn dup_object(&mut self, call: &Call) -> Outcome {
+        use layout::nvos55 as l;
+        let (client, source) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_CLIENT_SRC));
+        let object = self.arg.u32(l::H_OBJECT_SRC);
+        if !self.memory_is_known(call, source, object)? {
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
+        self.still_waiting(call)?;
+        let _order = self.tenant.in_order_two(client, source);
+        let value = self.execute(call)?;
+        if self.arg.u32(l::STATUS) == Status::OK.0 {
+            let added = self.tenant.ledger().add_alias(
+                ClientHandle(client),
+                ObjectHandle(self.arg.u32(l::H_PARENT)),
+                ObjectHandle(self.arg.u32(l::H_OBJECT)),
+                ClientHandle(source),
+                ObjectHandle(object),
+            );
+            if added.is_err() {
+                self.tenant.condemn(format!("client {client:#x} duplicated an object that the ledger lost"));
+            }
+        }
+        self.finish(call, value)
+    }
+
+    /// Share with one's own process, never with the user or everybody: helpers of several tenants can have one user.
+    fn share(&mut self, call: &Call) -> Outcome {
+        use layout::nvos57 as l;
+        const CLIENT: u32 = 3;
+        let target = self.arg.u32(l::TARGET);
+        if self.arg.u32(l::TYPE) & 0xffff == CLIENT && self.tenant.ledger().client_owner(ClientHandle(target)).is_none() {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INSUFFICIENT_PERMISSIONS);
+        }
+        limit_share_type(&mut self.arg.bytes, l::TYPE);
+        self.still_waiting(call)?;
+        let value = self.execute(call)?;
+        self.arg.restore(l::TYPE, 2);
+        self.finish(call, value)
+    }
+
+    fn vid_heap(&mut self, call: &Call) -> Outcome {
+        use layout::nvos32 as l;
+        let function = self.arg.u32(l::FUNCTION);
+        if !VID_HEAP_FUNCTIONS.contains(&function) {
+            return self.finish_with_status(call, Some(l::STATUS), Status::NOT_SUPPORTED);
+        }
+        let client = self.arg.u32(l::H_ROOT);
+        let parent = self.arg.u32(l::H_OBJECT_PARENT);
+        let device = self.tenant.ledger().device_of(ClientHandle(client), ObjectHandle(parent));
+        let asked = vid_heap_request(function, &self.arg.bytes);
+        let amount = match asked {
+            None => Bytes(0),
+            Some((size, attr, attr2, flags)) => match self.amount(size, attr, attr2, flags) {
+                Some(amount) => amount,
+                None => return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT),
+            },
+        };
+        let (Some(device), Some(_)) = (device, asked) else {
+            if asked.is_some() {
+                return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+            }
+            return self.vid_heap_without_memory(call, function, device);
+        };
+        self.still_waiting(call)?;
+        let _memory = self.tenant.device_memory.read();
+        let _order = self.tenant.in_order(client);
+        let Some(reservation) = self.tenant.reserve(device, amount) else {
+            return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
+        };
+        let executed = self.execute(call);
+        let ok = executed.is_ok() && self.arg.u32(l::STATUS) == Status::OK.0;
+        if ok {
+            let handle = self.arg.u32(layout::nvos32_alloc_size::H_MEMORY);
+            const LOCAL_USER: u32 = 0x40;
+            self.tenant.ledger().commit_memory(
+                reservation,
+                ClientHandle(client),
+                ObjectHandle(parent),
+                ObjectHandle(handle),
+                LOCAL_USER,
+            );
+        } else {
+            self.tenant.ledger().cancel(reservation);
+        }
+        let value = executed?;
+        self.show_slice_in_vid_heap(device);
+        self.finish(call, value)
+    }
+
+    fn vid_heap_without_memory(&mut self, call: &Call, function: u32, device: Option<DeviceIndex>) -> Outcome {
+        use layout::nvos32 as l;
+        self.still_waiting(call)?;
+        let client = self.arg.u32(l::H_ROOT);
+        let _order = self.tenant.in_order(client);
+        let value = self.execute(call)?;
+        if self.arg.u32(l::STATUS) == Status::OK.0 {
+            let mut ledger = self.tenant.ledger();
+            if function == FREE {
+                let handle = self.arg.u32(layout::nvos32_free::H_MEMORY);
+                ledger.free(ClientHandle(client), ObjectHandle(handle));
+            } else if [ALLOC_SIZE, ALLOC_TILED, ALLOC_RANGE].contains(&function) {
+                let (parent, handle) = (self.arg.u32(l::H_OBJECT_PARENT), self.arg.u32(layout::nvos32_alloc_size::H_MEMORY));
+                const SYSTEM: u32 = 0x3e;
+                ledger.add_object(ClientHandle(client), ObjectHandle(parent), ObjectHandle(handle), SYSTEM, device);
+            }
+        }
+        if let Some(device) = device {
+            self.show_slice_in_vid_heap(device);
+        }
+        self.finish(call, value)
+    }
+
+    /// Memory that an allocation will take: the driver's rounded size. `None`: no allocation can have this size.
+    pub(super) fn amount(&self, size: u64, attr: u32, attr2: u32, flags: u32) -> Option<Bytes> {
+        if !self.tenant.walls.quota_exact {
+            return Some(Bytes(0));
+        }
+        if !self.tenant.walls.size_rounding {
+            return Some(Bytes(size));
+        }
+        rounding::rounded(size, attr, attr2, flags)
+    }
+
+    fn map_memory(&mut self, call: &Call) -> Outcome {
+        use layout::nvos33 as l;
+        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
+        if !self.memory_is_known(call, client, memory)? {
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
+        self.with_descriptor(call, layout::nvos33_with_fd::FD)
+    }
+
+    fn map_memory_dma(&mut self, call: &Call) -> Outcome {
+        use layout::nvos46 as l;
+        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
+        if !self.memory_is_known(call, client, memory)? {
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
+        self.plain(call)
+    }
+
+    /// Executes a block with a descriptor number at `at`, resolved in the calling thread's table.
+    pub(super) fn with_descriptor(&mut self, call: &Call, at: usize) -> Outcome {
+        use std::os::fd::AsRawFd;
+        let number = self.arg.u32(at) as i32;
+        let file = if number >= 0 { Some(call.caller.descriptor(number)?) } else { None };
+        if let Some(file) = &file {
+            self.arg.set_u32(at, file.as_raw_fd() as u32);
+        }
+        self.still_waiting(call)?;
+        let value = self.execute(call)?;
+        self.arg.restore(at, 4);
+        self.finish(call, value)
+    }
+
+    /// Copies what an embedded pointer points to; a null pointer gives an empty block.
+    pub(super) fn load_extra(&mut self, call: &Call, from: u64, len: usize) -> Result<(), Stop> {
+        let mut block = crate::block::Block::default();
+        if from != 0 {
+            block.load(&call.caller, crate::sys::TenantPtr(from), len)?;
+        } else {
+            block.bytes.resize(len, 0);
+        }
+        self.extra.push(block);
+        Ok(())
+    }
+
+    /// Cards outside the slice are not there.
+    fn card_info(&mut self, call: &Call) -> Outcome {
+        use layout::card_info as l;
+        self.still_waiting(call)?;
+        let value = self.execute(call)?;
+        if self.tenant.walls.visible_limit {
+            let len = self.arg.len();
+            for card in self.arg.bytes[..len].chunks_exact_mut(l::SIZE) {
+                let id = rmcall::u32_at(card, l::GPU_ID);
+                if card[l::VALID] != 0 && !self.tenant.devices.iter().any(|d| d.gpu.gpu_id == id) {
+                    card.fill(0);
+                }
+            }
+        }
+        self.finish(call, value)
+    }
+
+    /// The driver installs a new descriptor in the caller, which is the helper: it is handed on.
+    fn export_to_dmabuf(&mut self, call: &Call) -> Outcome {
+        use layout::export_to_dmabuf_fd as l;
+        use std::os::fd::{FromRawFd, OwnedFd};
+        let client = self.arg.u32(l::H_CLIENT);
+        if self.tenant.ledger().client_owner(ClientHandle(client)).is_none() {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_CLIENT);
+        }
+        let number = self.arg.u32(l::FD) as i32;
+        let old = if number >= 0 { Some(call.caller.descriptor(number)?) } else { None };
+        if let Some(old) = &old {
+            use std::os::fd::AsRawFd;
+            self.arg.set_u32(l::FD, old.as_raw_fd() as u32);
+        }
+        let count = (self.arg.u32(l::NUM_OBJECTS) as usize).min(128);
+        let objects: Vec<u32> = (0..count).map(|i| self.arg.u32(l::HANDLES + 4 * i)).collect();
+        self.still_waiting(call)?;
+        let _order = self.tenant.in_order(client);
+        let value = self.execute(call)?;
+        let status = self.arg.u32(l::STATUS);
+        let new = self.arg.u32(l::FD) as i32;
+        self.arg.restore(l::FD, 4);
+        if status == Status::OK.0 {
+            // Exported memory stays charged until the tenant is done: a dmabuf pins it until its inode is gone, and
+            // nothing tells when that is.
+            for &object in &objects {
+                let held = self.tenant.ledger().hold_export(ClientHandle(client), ObjectHandle(object), u64::MAX);
+                if held.is_err() {
+                    self.tenant.condemn(format!("client {client:#x} exported an object that the ledger does not know"));
+                }
+            }
+            if old.is_none() && new >= 0 {
+                // SAFETY: the driver has just installed this descriptor in our table for this call, and nobody else
+                // knows of it.
+                let dmabuf = unsafe { OwnedFd::from_raw_fd(new) };
+                let there = self.listener.add_descriptor(call.n.id, dmabuf.as_fd(), false)?;
+                self.arg.set_u32(l::FD, there as u32);
+            }
+        }
+        self.finish(call, value)
+    }
+}
+
+/// Share types 1 (everybody) and 2 (same user) become 4 (same process): helpers of several tenants may have one user.
+pub(super) fn limit_share_type(block: &mut [u8], at: usize) {
+    const EVERYBODY: u16 = 1;
+    const SAME_USER: u16 = 2;
+    const SAME_PROCESS: u16 = 4;
+    let Some(field) = block.get_mut(at..at + 2) else { return };
+    let kind = u16::from_le_bytes([field[0], field[1]]);
+    if kind == EVERYBODY || kind == SAME_USER {
+        field.copy_from_slice(&SAME_PROCESS.to_le_bytes());
+    }
+}
+
+fn status_offset(entry: &Escape, size: usize) -> Option<usize> {
+    let i = entry.sizes.iter().position(|&s| usize::from(s) == size).unwrap_or(0);
+    entry.status.get(i).copied().flatten().map(usize::from)
+}
+
+/// (size, attr, attr2, flags) of a function that allocates; `None` for the others.
+fn vid_heap_request(function: u32, block: &[u8]) -> Option<(u64, u32, u32, u32)> {
+    use layout::{nvos32_alloc_range as r, nvos32_alloc_size as s, nvos32_alloc_tiled as t};
+    let (size, attr, attr2, flags) = match function {
+        ALLOC_SIZE => (s::SIZE_FIELD, s::ATTR, s::ATTR2, s::FLAGS),
+        ALLOC_TILED => (t::SIZE_FIELD, t::ATTR, t::ATTR2, t::FLAGS),
+        ALLOC_RANGE => (r::SIZE_FIELD, r::ATTR, r::ATTR2, r::FLAGS),
+        _ => return None,
+    };
+    let u32 = |at| rmcall::u32_at(block, at);
+    let attributes = (rmcall::u64_at(block, size), u32(attr), u32(attr2), u32(flags));
+    // Memory of the host, and a mere range of addresses, take no device memory.
+    (rounding::in_vidmem(attributes.1) && !rounding::is_virtual(attributes.3)).then_some(attributes)
+}

@@ -1,0 +1,61 @@
+//! Managed memory: made by mapping the UVM file, with no ioctl to see.
+//!
+//! A mapping is charged when it is asked for. It runs in the tenant, so the tenant may swap the descriptor between the
+//! look and the call; therefore the mappings that exist are compared with the ledger afterwards
+//! ([`crate::audit`]), and a mapping nobody charged ends the tenant.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use policy::ledger::{DeviceIndex, Pid};
+use policy::units::Bytes;
+
+use super::{Outcome, Stop, Worker};
+use crate::audit;
+use crate::backend::Node;
+use crate::caller::Caller;
+use crate::listener::{Notification, Reply};
+
+impl Worker<'_> {
+    pub(super) fn mmap(&mut self, n: &Notification, caller: &Arc<Caller>) -> Outcome {
+        let mut caller = caller.clone();
+        let Ok(file) = self.descriptor(n, &mut caller, n.args[4] as i32) else {
+            // The kernel gives the right error.
+            return Ok(Reply::Continue);
+        };
+        if self.tenant.backend.classify(file.as_fd())? != Some(Node::Uvm) {
+            return Ok(Reply::Continue);
+        }
+        self.node = Some(Node::Uvm);
+        if !self.tenant.walls.managed_charged {
+            return Ok(Reply::Continue);
+        }
+        // The driver takes no mapping whose offset is not its address, so the offset says where it will be.
+        let (base, length) = (n.args[5], page_rounded(n.args[1])?);
+        if !self.listener.still_waiting(n.id) {
+            return Err(Stop::Gone);
+        }
+        if self.tenant.files().in_pool(caller.process, base, length) {
+            return Ok(Reply::Continue);
+        }
+        // Managed memory can move to any device of the slice; it is charged to the first, where it is made.
+        let device = DeviceIndex(0);
+        let Some(reservation) = self.tenant.reserve(device, Bytes(length)) else {
+            return Err(Stop::Errno(libc::ENOMEM));
+        };
+        self.tenant.ledger().map_managed(reservation, Pid(caller.process), base, length);
+        self.tenant.files().expect_mapping(caller.process, base, length, Instant::now());
+        Ok(Reply::Continue)
+    }
+
+    /// Before memory is reported: managed memory that was unmapped is free again.
+    pub(super) fn refresh_managed(&self) {
+        audit::refresh_managed(self.tenant);
+    }
+}
+
+fn page_rounded(length: u64) -> Result<u64, Stop> {
+    const PAGE: u64 = 4096;
+    length.checked_next_multiple_of(PAGE).ok_or(Stop::Errno(libc::ENOMEM))
+}

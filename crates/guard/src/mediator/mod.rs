@@ -1,0 +1,283 @@
+//! The mediator: executes a tenant's calls in its stead.
+//!
+//! The order of every call: receive; open the caller; take a duplicate of the descriptor and one copy of the
+//! parameters; is the caller still waiting? decide; charge; execute on the copy; still waiting? write back what
+//! changed; answer. What was executed stays in the ledger even if the caller was killed meanwhile.
+
+mod alloc;
+mod answers;
+mod control;
+mod escapes;
+mod mapping;
+mod uvm_calls;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use policy::ledger::ClientHandle;
+use rm::{Foreign, Names, Status};
+
+use crate::backend::Node;
+use crate::block::Block;
+use crate::caller::Caller;
+use crate::files::OpenFile;
+use crate::listener::{Listener, Notification, Reply};
+use crate::sys::{self, TenantPtr};
+use crate::tenant::{Tenant, Unknown};
+use crate::trace::{Trace, Traced, TracedCall};
+
+/// Why a call ends early.
+#[derive(Debug)]
+enum Stop {
+    /// The caller was killed; there is nobody to answer.
+    Gone,
+    /// The call fails with this error number.
+    Errno(i32),
+}
+
+impl From<io::Error> for Stop {
+    fn from(e: io::Error) -> Stop {
+        Stop::Errno(e.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+type Outcome = Result<Reply, Stop>;
+
+/// One thread that serves the tenant's calls, with its buffers.
+pub struct Worker<'t> {
+    tenant: &'t Tenant,
+    listener: Listener<'t>,
+    /// The driver's file that the call being served is on.
+    node: Option<Node>,
+    arg: Block,
+    params: Block,
+    extra: Vec<Block>,
+}
+
+/// One call being served.
+struct Call {
+    n: Notification,
+    caller: Arc<Caller>,
+    file: Arc<OpenFile>,
+    request: u32,
+    arg: TenantPtr,
+}
+
+impl<'t> Worker<'t> {
+    /// A worker with empty buffers.
+    pub fn new(tenant: &'t Tenant, listener: Listener<'t>) -> Worker<'t> {
+        Worker { tenant, listener, node: None, arg: Block::default(), params: Block::default(), extra: Vec::new() }
+    }
+
+    /// Serves one call.
+    pub fn serve(&mut self, n: &Notification) {
+        self.tenant.calls.fetch_add(1, Ordering::Relaxed);
+        self.tenant.mark_active();
+        let reply = match self.mediate(n) {
+            Ok(reply) => Some(reply),
+            Err(Stop::Gone) => None,
+            Err(Stop::Errno(e)) => Some(Reply::Errno(e)),
+        };
+        if let Some(trace) = &self.tenant.trace {
+            self.show(trace.as_ref(), n, reply);
+        }
+        if let Some(reply) = reply {
+            self.listener.answer(n.id, reply);
+        }
+    }
+
+    fn show(&self, trace: &dyn Trace, n: &Notification, answer: Option<Reply>) {
+        let mapping = i64::from(n.syscall) == libc::SYS_mmap;
+        let call = match self.node {
+            Some(_) if mapping => TracedCall::Map { length: n.args[1] },
+            Some(node) => {
+                let block = &self.arg.bytes[..self.arg.len()];
+                TracedCall::Ioctl { node, request: n.args[1] as u32, block, params: self.params.len() }
+            }
+            None => TracedCall::Other,
+        };
+        trace.note(&Traced { thread: n.tid, call, answer });
+    }
+
+    fn mediate(&mut self, n: &Notification) -> Outcome {
+        self.node = None;
+        self.arg.clear();
+        self.params.clear();
+        let caller = self.caller(n)?;
+        match i64::from(n.syscall) {
+            libc::SYS_ioctl => self.ioctl(n, caller),
+            libc::SYS_mmap => self.mmap(n, &caller),
+            _ => Err(Stop::Errno(libc::ENOSYS)),
+        }
+    }
+
+    fn caller(&self, n: &Notification) -> Result<Arc<Caller>, Stop> {
+        let (caller, fresh) = match self.tenant.callers.get(n.thread()) {
+            Ok(found) => found,
+            Err(e) => return Err(self.cannot_look(n, &e)),
+        };
+        if fresh {
+            self.check_opened(n, &caller)?;
+        }
+        Ok(caller)
+    }
+
+    /// What was opened by number is the caller's only if the caller is still waiting.
+    fn check_opened(&self, n: &Notification, caller: &Caller) -> Result<(), Stop> {
+        if !self.listener.still_waiting(n.id) {
+            self.tenant.callers.forget_process(caller.process);
+            return Err(Stop::Gone);
+        }
+        self.tenant.processes().note(caller.process)?;
+        Ok(())
+    }
+
+    fn cannot_look(&self, n: &Notification, e: &io::Error) -> Stop {
+        if !self.listener.still_waiting(n.id) {
+            return Stop::Gone;
+        }
+        if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+            self.tenant.say(&format!(
+                "a program of the tenant (thread {}) may not be looked into ({e}): its GPU calls are refused; it must not be set-uid or undumpable",
+                n.tid
+            ));
+        }
+        Stop::Errno(libc::EPERM)
+    }
+
+    /// A duplicate of the descriptor the caller names, from the caller's own table.
+    fn descriptor(&self, n: &Notification, caller: &mut Arc<Caller>, fd: i32) -> Result<OwnedFd, Stop> {
+        match caller.descriptor(fd) {
+            Ok(file) => Ok(file),
+            // The task behind the cached pidfd has ended: its number belongs to another now.
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {
+                *caller = self.tenant.callers.reopen(n.thread()).map_err(|e| self.cannot_look(n, &e))?;
+                self.check_opened(n, caller)?;
+                Ok(caller.descriptor(fd)?)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The driver's file that the caller has under a number; `None`: it is not the driver's.
+    fn open_file(&self, n: &Notification, caller: &mut Arc<Caller>, number: i32) -> Result<Option<Arc<OpenFile>>, Stop> {
+        let tenant = self.tenant;
+        if let Some(file) = tenant.numbers.get(caller.process, number)
+            && sys::same_file(n.thread(), number, tenant.helper, file.fd().as_raw_fd()).unwrap_or(false)
+        {
+            return Ok(Some(file));
+        }
+        let fd = self.descriptor(n, caller, number)?;
+        let Some(node) = tenant.backend.classify(fd.as_fd())? else { return Ok(None) };
+        let entered = tenant.files().enter(&tenant.numbers, (caller.process, number), fd, node, tenant.helper)?;
+        Ok(Some(entered))
+    }
+
+    fn ioctl(&mut self, n: &Notification, mut caller: Arc<Caller>) -> Outcome {
+        let request = n.args[1] as u32;
+        let arg = TenantPtr(n.args[2]);
+        let Some(file) = self.open_file(n, &mut caller, n.args[0] as i32)? else {
+            return self.not_the_drivers(request);
+        };
+        self.node = Some(file.node);
+        if let Some(reply) = self.demo_bypass(&caller) {
+            return Ok(reply);
+        }
+        let call = Call { n: *n, caller, file, request, arg };
+        match call.file.node {
+            Node::Uvm => self.uvm_call(&call),
+            Node::Gpu(minor) if !self.tenant.has_minor(minor) => Err(Stop::Errno(libc::EPERM)),
+            Node::Gpu(_) | Node::Control => self.escape(&call),
+        }
+    }
+
+    /// An ioctl on a file that is not the driver's, with a number and size that the driver would take.
+    ///
+    /// It is never continued: between this look and the kernel's the tenant could put a file of the driver there. Only
+    /// numbers whose worst case is harmless whatever they meet (information about the cards) run natively.
+    fn not_the_drivers(&self, request: u32) -> Outcome {
+        let nr = request as u8;
+        let typed_f = (request >> 8) as u8 == b'F';
+        if !typed_f && rm::UNSIZED_ESCAPES.contains(&nr) {
+            return Ok(Reply::Continue);
+        }
+        Err(Stop::Errno(libc::ENOTTY))
+    }
+
+    /// Nothing of the call has happened yet; go on only if its caller is still there.
+    fn still_waiting(&self, call: &Call) -> Result<(), Stop> {
+        if self.listener.still_waiting(call.n.id) { Ok(()) } else { Err(Stop::Gone) }
+    }
+
+    /// Executes on the copy in `self.arg`.
+    fn execute(&mut self, call: &Call) -> io::Result<i32> {
+        self.tenant.backend.ioctl(call.file.fd(), call.request, self.arg.driver_view())
+    }
+
+    /// Writes the changed words of `self.arg` and `self.params` back and gives the call's answer.
+    fn finish(&mut self, call: &Call, value: i32) -> Outcome {
+        if call.caller.writes_by_number() {
+            self.still_waiting(call)?;
+        }
+        for extra in &self.extra {
+            extra.store(&call.caller)?;
+        }
+        self.params.store(&call.caller)?;
+        self.arg.store(&call.caller)?;
+        Ok(Reply::Value(i64::from(value)))
+    }
+
+    /// Answers with an RM status, the driver never having seen the call.
+    fn finish_with_status(&mut self, call: &Call, status_at: Option<usize>, status: Status) -> Outcome {
+        let Some(at) = status_at else { return Err(Stop::Errno(libc::EINVAL)) };
+        self.arg.set_u32(at, status.0);
+        self.params.clear();
+        self.extra.clear();
+        self.finish(call, 0)
+    }
+
+    /// May a block name these clients? Only itself, nobody, or another client of this tenant.
+    fn names_only_own(&self, block: &Block, foreign: &[Foreign]) -> bool {
+        let own = |handle: u32| {
+            handle == 0 || self.tenant.ledger().client_owner(ClientHandle(handle)).is_some()
+        };
+        foreign.iter().all(|f| {
+            let at = usize::from(f.offset);
+            if at + 4 > block.len() {
+                return true;
+            }
+            match f.names {
+                Names::Client => own(block.u32(at)),
+                Names::ClientArray { count, max } => {
+                    let count = block.u32(usize::from(count));
+                    count <= u32::from(max)
+                        && (0..count as usize).all(|i| at + 4 * i + 4 <= block.len() && own(block.u32(at + 4 * i)))
+                }
+                Names::Process => {
+                    let pid = block.u32(at);
+                    pid == 0 || self.tenant.processes().alive().contains(&(pid as i32))
+                }
+            }
+        })
+    }
+
+    fn unknown(&self, what: Unknown) {
+        self.tenant.count_unknown(what);
+    }
+
+    /// Two walls of the demo cannot be taken away inside the ledger: what a limit that hangs on the environment, or on
+    /// the dynamic linker, does not see. With the wall away, such a caller runs past the guard.
+    fn demo_bypass(&self, caller: &Caller) -> Option<Reply> {
+        let walls = &self.tenant.walls;
+        if walls.env_unset_still_limited && walls.static_binary_limited {
+            return None;
+        }
+        let read = |file: &str| std::fs::read(format!("/proc/{}/{file}", caller.process)).unwrap_or_default();
+        let has = |text: &[u8], what: &[u8]| text.windows(what.len()).any(|w| w == what);
+        let past = (!walls.env_unset_still_limited && !has(&read("environ"), b"GPUSLICE_NAME="))
+            || (!walls.static_binary_limited && !has(&read("maps"), b"ld-linux"));
+        past.then_some(Reply::Continue)
+    }
+}

@@ -1,0 +1,208 @@
+//! Calls on `/dev/nvidia-uvm`.
+
+use policy::ledger::{ClientHandle, ObjectHandle, UvmFile};
+use rm::{Decision, Status, UvmCall, layout, uvm};
+
+use super::{Call, Outcome, Stop, Worker};
+use crate::files::Flags;
+use crate::listener::Reply;
+use crate::rmcall;
+use crate::tenant::Unknown;
+
+/// `UVM_INIT_FLAGS_DISABLE_HMM`: plain host memory must not move to the device, where nobody would have charged it.
+const DISABLE_HMM: u64 = 1;
+/// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`: UVM would act on the caller's address space, which is the helper's.
+const MULTI_PROCESS_SHARING: u64 = 2;
+/// `NV_ERR_ILLEGAL_ACTION`: the file is not initialised.
+const ILLEGAL_ACTION: u32 = 0x16;
+/// Entries of `perGpuAttributes`, 36 bytes each, the UUID first.
+const PER_GPU: usize = 36;
+const MOST_GPUS: u32 = 256;
+
+impl Worker<'_> {
+    pub(super) fn uvm_call(&mut self, call: &Call) -> Outcome {
+        let Some(entry) = self.tenant.abi.uvm(call.request) else {
+            self.unknown(Unknown::Uvm(call.request));
+            return Err(Stop::Errno(libc::EINVAL));
+        };
+        self.params.clear();
+        self.extra.clear();
+        match entry.decision {
+            Decision::Pass => return Ok(Reply::Continue),
+            Decision::InTenant => return self.uvm_in_tenant(call, entry),
+            Decision::Refuse(status) => return self.uvm_refuse(call, entry, status),
+            Decision::Absorb => return self.uvm_refuse(call, entry, Status::OK),
+            Decision::Execute => {}
+        }
+        match call.request {
+            uvm::MAP_EXTERNAL_ALLOCATION => self.map_external(call),
+            _ => {
+                self.arg.load(&call.caller, call.arg, usize::from(entry.size))?;
+                self.uvm_loaded(call, entry)
+            }
+        }
+    }
+
+    fn uvm_refuse(&mut self, call: &Call, entry: &UvmCall, status: Status) -> Outcome {
+        let Some(at) = entry.status else { return Err(Stop::Errno(libc::EINVAL)) };
+        self.arg.load(&call.caller, call.arg, usize::from(entry.size))?;
+        self.finish_with_status(call, Some(usize::from(at)), status)
+    }
+
+    /// The address space must be the tenant's own, so these run there; what they were given is verified before the file
+    /// is used ([`Worker::require_flags`]).
+    fn uvm_in_tenant(&mut self, call: &Call, entry: &UvmCall) -> Outcome {
+        if call.request == uvm::INITIALIZE {
+            use layout::uvm_initialize as l;
+            self.arg.load(&call.caller, call.arg, l::SIZE)?;
+            let flags = self.arg.u64(l::FLAGS);
+            if flags & MULTI_PROCESS_SHARING != 0 {
+                return self.finish_with_status(call, entry.status.map(usize::from), Status::NOT_SUPPORTED);
+            }
+            self.still_waiting(call)?;
+            if flags & DISABLE_HMM == 0 {
+                self.arg.set_u64(l::FLAGS, flags | DISABLE_HMM);
+                self.arg.store(&call.caller)?;
+            }
+        }
+        self.still_waiting(call)?;
+        Ok(Reply::Continue)
+    }
+
+    /// The tenant's memory held the flags while the kernel read them, so another thread may have changed them. They
+    /// are immutable once set, and initialising again succeeds only with the same ones: that is how they are asked.
+    fn require_flags(&mut self, call: &Call) -> Result<UvmFile, Stop> {
+        let id = call.file.uvm;
+        match call.file.flags() {
+            Flags::Verified => return Ok(id),
+            Flags::Poisoned => return Err(Stop::Errno(libc::EPERM)),
+            Flags::Unverified => {}
+        }
+        let backend = self.tenant.backend.as_ref();
+        // An uninitialised file must not be initialised from here: it would bind to the helper's address space.
+        use layout::uvm_pageable_mem_access as p;
+        let mut question = [0u8; p::SIZE + 64];
+        backend.ioctl(call.file.fd(), uvm::PAGEABLE_MEM_ACCESS, &mut question)?;
+        if rmcall::u32_at(&question, p::RM_STATUS) == ILLEGAL_ACTION {
+            return Ok(id);
+        }
+        use layout::uvm_initialize as l;
+        let mut again = [0u8; l::SIZE + 64];
+        rmcall::put_u64(&mut again, l::FLAGS, DISABLE_HMM);
+        backend.ioctl(call.file.fd(), uvm::INITIALIZE, &mut again)?;
+        let verified = rmcall::u32_at(&again, l::RM_STATUS) == Status::OK.0;
+        call.file.set_flags(if verified { Flags::Verified } else { Flags::Poisoned });
+        if verified { Ok(id) } else { Err(Stop::Errno(libc::EPERM)) }
+    }
+
+    fn uvm_loaded(&mut self, call: &Call, entry: &UvmCall) -> Outcome {
+        let status_at = entry.status.map(usize::from);
+        if !self.names_only_own(&self.arg, entry.foreign) {
+            return self.finish_with_status(call, status_at, Status::INSUFFICIENT_PERMISSIONS);
+        }
+        // Questions about an uninitialised file have their own answer; everything else needs verified flags.
+        let id = match call.request {
+            uvm::PAGEABLE_MEM_ACCESS | uvm::DEINITIALIZE => None,
+            _ => Some(self.require_flags(call)?),
+        };
+        if call.request == uvm::REGISTER_GPU {
+            let uuid: [u8; 16] = self.arg.bytes[..16].try_into().expect("sixteen bytes");
+            if self.tenant.device_by_uuid(&uuid).is_none() {
+                return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT);
+            }
+        }
+        self.still_waiting(call)?;
+        let _order = id.map(|id| self.tenant.in_order(uvm_shard(id)));
+        let value = self.execute(call)?;
+        let ok = status_at.is_none_or(|at| self.arg.u32(at) == Status::OK.0);
+        if let (true, Some(id)) = (ok, id) {
+            self.note_uvm(call.request, id);
+        }
+        self.finish(call, value)
+    }
+
+    /// What a successful call means for the ledger.
+    fn note_uvm(&mut self, request: u32, id: UvmFile) {
+        let (base, length) = (self.arg.u64(0), self.arg.u64(8));
+        match request {
+            uvm::FREE => {
+                // The driver frees a range only if base and length are exactly its own (uvm_va_range.c), so this is
+                // the range with every mapping in it, on every device.
+                let mut ledger = self.tenant.ledger();
+                for device in 0..self.tenant.devices.len() {
+                    ledger.unmap(id, policy::ledger::DeviceIndex(device as u8), base, length);
+                }
+                drop(ledger);
+                self.tenant.files().remove_pool(id, base);
+            }
+            uvm::UNMAP_EXTERNAL => {
+                use layout::uvm_unmap_external as l;
+                let uuid: [u8; 16] = self.arg.bytes[l::GPU_UUID..][..16].try_into().expect("sixteen bytes");
+                if let Some(device) = self.tenant.device_by_uuid(&uuid) {
+                    self.tenant.ledger().unmap(id, device, base, length);
+                }
+            }
+            uvm::ALLOC_SEMAPHORE_POOL => {
+                self.tenant.files().add_pool(id, base, length);
+            }
+            _ => {}
+        }
+    }
+
+    /// `UVM_MAP_EXTERNAL_ALLOCATION`: 9,264 bytes of which a few dozen are in use. Only those are copied.
+    fn map_external(&mut self, call: &Call) -> Outcome {
+        use layout::uvm_map_external as l;
+        self.arg.prepare(call.arg, l::SIZE);
+        let head = l::PER_GPU_ATTRIBUTES + PER_GPU;
+        {
+            let (first, rest) = self.arg.bytes.split_at_mut(head);
+            let tail = &mut rest[l::GPU_ATTRIBUTES_COUNT - head..l::SIZE - head];
+            call.caller.read_parts(&mut [
+                (call.arg, first),
+                (call.arg.offset(l::GPU_ATTRIBUTES_COUNT as u64), tail),
+            ])?;
+        }
+        let count = self.arg.u32(l::GPU_ATTRIBUTES_COUNT);
+        if count > 1 && count <= MOST_GPUS {
+            let end = l::PER_GPU_ATTRIBUTES + PER_GPU * count as usize;
+            call.caller.read(call.arg.offset(head as u64), &mut self.arg.bytes[head..end])?;
+        }
+        self.arg.loaded();
+        let status_at = Some(l::RM_STATUS);
+        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
+        if count > MOST_GPUS {
+            return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT);
+        }
+        if self.tenant.ledger().client_owner(ClientHandle(client)).is_none() {
+            return self.finish_with_status(call, status_at, Status::INVALID_CLIENT);
+        }
+        if !self.memory_is_known(call, client, memory)? {
+            return self.finish_with_status(call, status_at, Status::OBJECT_NOT_FOUND);
+        }
+        let id = self.require_flags(call)?;
+        let (base, length) = (self.arg.u64(l::BASE), self.arg.u64(l::LENGTH));
+        let mut devices = Vec::with_capacity(count as usize);
+        for i in 0..count as usize {
+            let at = l::PER_GPU_ATTRIBUTES + PER_GPU * i;
+            match self.tenant.device_by_uuid(&self.arg.bytes[at..at + 16]) {
+                Some(device) => devices.push(device),
+                None => return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT),
+            }
+        }
+        self.still_waiting(call)?;
+        let _order = self.tenant.in_order_two(client, uvm_shard(id));
+        let value = self.execute(call)?;
+        if self.arg.u32(l::RM_STATUS) == Status::OK.0 {
+            let mut ledger = self.tenant.ledger();
+            for device in devices {
+                ledger.map(id, device, base, length, ClientHandle(client), ObjectHandle(memory));
+            }
+        }
+        self.finish(call, value)
+    }
+}
+
+/// The order shard of a UVM file; its numbers are small, client handles are not.
+fn uvm_shard(id: UvmFile) -> u32 {
+    id.0 as u32
+}

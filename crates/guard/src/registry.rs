@@ -1,0 +1,236 @@
+//! The node's registry: every slice of a node knows of the others, so that quotas on a card never sum above its size.
+//!
+//! One file a tenant, in a folder of the node. A tenant lives as long as some process (its supervisor, its helper) holds
+//! the lock on its file (flock(2)), so a slice whose processes were killed frees its quota by itself. Changes are made
+//! under the lock of the folder's own lock file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use policy::admission::{self, Card, Grant};
+use policy::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::rmcall::Gpu;
+use crate::sys;
+
+/// Version of the tenants' files.
+const VERSION: u32 = 1;
+/// First user id of helpers started by root: far above what login tools hand out. One per live tenant.
+const FIRST_HELPER_UID: u32 = 2_000_000_000;
+
+/// What a tenant's file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Version of this layout.
+    pub version: u32,
+    /// The tenant's name.
+    pub name: String,
+    /// Its supervisor.
+    pub pid: i32,
+    /// User as whom its command runs.
+    pub uid: u32,
+    /// Quota in bytes by device UUID.
+    pub memory: Vec<(String, u64)>,
+    /// The user its helper has, as root.
+    pub helper_uid: Option<u32>,
+    /// The command, for people.
+    pub command: String,
+}
+
+/// The registry of a node.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    folder: PathBuf,
+}
+
+/// A granted slice: it lasts while this, or a copy of its descriptor in another process, is open.
+#[derive(Debug)]
+pub struct Lease {
+    file: File,
+    /// What was granted.
+    pub entry: Entry,
+}
+
+impl Lease {
+    /// The descriptor whose lock is the lease; a helper inherits it.
+    pub fn descriptor(&self) -> &File {
+        &self.file
+    }
+}
+
+/// What a new slice asks for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The tenant's name.
+    pub name: String,
+    /// User as whom its command runs.
+    pub uid: u32,
+    /// Quota by device UUID.
+    pub memory: Vec<(String, Bytes)>,
+    /// The command, for people.
+    pub command: String,
+    /// Quotas may sum above the cards' sizes.
+    pub overcommit: bool,
+    /// Give the helper a user of its own.
+    pub helper_user: bool,
+}
+
+impl Registry {
+    /// The registry of this machine's cards: root's for all users, or the user's own.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or is not ours alone to write.
+    pub fn of_machine() -> io::Result<Registry> {
+        let (_, uid) = sys::uids();
+        let folder = if uid == 0 {
+            PathBuf::from("/run/gpuslice")
+        } else {
+            match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
+                Some(run) => PathBuf::from(run).join("gpuslice"),
+                None => PathBuf::from(format!("/tmp/gpuslice-{uid}")),
+            }
+        };
+        Registry::in_folder(&folder)
+    }
+
+    /// The registry in a folder (a simulated node has its own).
+    ///
+    /// # Errors
+    /// The folder cannot be made, or is not ours alone to write.
+    pub fn in_folder(folder: &Path) -> io::Result<Registry> {
+        match fs::DirBuilder::new().mode(0o755).create(folder) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(describe(&e, "cannot make the registry", folder)),
+        }
+        let meta = fs::symlink_metadata(folder)?;
+        let (_, uid) = sys::uids();
+        if !meta.is_dir() || (meta.uid() != uid && uid != 0) || meta.permissions().mode() & 0o022 != 0 {
+            return Err(io::Error::other(format!(
+                "the registry {} must be a folder that only its owner can write; it is not: remove it or mend its owner and mode",
+                folder.display()
+            )));
+        }
+        Ok(Registry { folder: folder.to_owned() })
+    }
+
+    fn lock(&self) -> io::Result<OwnedFd> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(self.folder.join("lock"))?;
+        flock(&file, libc::LOCK_EX)?;
+        Ok(file.into())
+    }
+
+    /// The tenants that live now.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn tenants(&self) -> io::Result<Vec<Entry>> {
+        let _locked = self.lock()?;
+        self.live()
+    }
+
+    /// Reads the live tenants and removes what the dead left. The folder is locked.
+    fn live(&self) -> io::Result<Vec<Entry>> {
+        let mut live = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|e| e != "tenant") {
+                continue;
+            }
+            let Ok(file) = File::open(&path) else { continue };
+            if flock(&file, libc::LOCK_SH | libc::LOCK_NB).is_ok() {
+                // Nobody holds it: its processes have ended, however they did.
+                fs::remove_file(&path)?;
+                continue;
+            }
+            let text = fs::read_to_string(&path)?;
+            let parsed: Entry = serde_json::from_str(&text).map_err(|e| {
+                io::Error::other(format!(
+                    "the registry's file {} cannot be read ({e}): another version of gpuslice may have written it; end its slice first",
+                    path.display()
+                ))
+            })?;
+            if parsed.version != VERSION {
+                return Err(io::Error::other(format!(
+                    "the registry's file {} is of version {}, this gpuslice writes version {VERSION}: end its slice first",
+                    path.display(),
+                    parsed.version
+                )));
+            }
+            live.push(parsed);
+        }
+        live.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(live)
+    }
+
+    /// Grants a slice, or says what is free.
+    ///
+    /// # Errors
+    /// One line: what was asked, what was found, what to do.
+    pub fn grant(&self, ask: &Ask, gpus: &[Gpu]) -> io::Result<Lease> {
+        let _locked = self.lock()?;
+        let live = self.live()?;
+        if live.iter().any(|e| e.name == ask.name) {
+            return Err(io::Error::other(format!(
+                "a slice named '{}' is running; choose another --name or stop that one first",
+                ask.name
+            )));
+        }
+        let cards: Vec<Card> = gpus.iter().map(|g| Card { uuid: g.uuid.clone(), total: g.memory }).collect();
+        let grants: Vec<Grant> = live
+            .iter()
+            .map(|e| Grant {
+                name: e.name.clone(),
+                memory: e.memory.iter().map(|(u, b)| (u.clone(), Bytes(*b))).collect(),
+            })
+            .collect();
+        let request = Grant { name: ask.name.clone(), memory: ask.memory.clone() };
+        admission::admit(&cards, &grants, &request, ask.overcommit).map_err(|r| io::Error::other(r.to_string()))?;
+        let helper_uid = ask.helper_user.then(|| {
+            let taken: Vec<u32> = live.iter().filter_map(|e| e.helper_uid).collect();
+            (FIRST_HELPER_UID..).find(|uid| !taken.contains(uid)).expect("fewer tenants than user ids")
+        });
+        let entry = Entry {
+            version: VERSION,
+            name: ask.name.clone(),
+            pid: std::process::id() as i32,
+            uid: ask.uid,
+            memory: ask.memory.iter().map(|(u, b)| (u.clone(), b.0)).collect(),
+            helper_uid,
+            command: ask.command.clone(),
+        };
+        let path = self.folder.join(format!("{}.tenant", ask.name));
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o644).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+        flock(&file, libc::LOCK_EX | libc::LOCK_NB)?;
+        file.write_all(&serde_json::to_vec(&entry)?)?;
+        Ok(Lease { file, entry })
+    }
+}
+
+fn flock(file: &File, how: i32) -> io::Result<()> {
+    // SAFETY: the call takes two integers.
+    if unsafe { libc::flock(file.as_raw_fd(), how) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn describe(e: &io::Error, what: &str, path: &Path) -> io::Error {
+    io::Error::new(e.kind(), format!("{what} {}: {e}", path.display()))
+}
+
+/// A name that can be a file's: letters, digits, `-`, `_` and `.`, at most 64, not beginning with a dot.
+pub fn valid_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 64
+        && !name.starts_with('.')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}

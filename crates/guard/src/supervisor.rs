@@ -1,0 +1,194 @@
+//! `gpuslice run`: grants a slice, starts its helper, waits for the command, ends the tenant if it must.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::helper::{HelperConfig, Report};
+use crate::registry::Lease;
+use crate::sys::{self, Tid};
+
+/// Our own failure, as env(1) numbers it.
+pub const OWN_FAILURE: i32 = 125;
+/// The command was found but could not be executed.
+const CANNOT_EXECUTE: i32 = 126;
+/// The command was not found.
+const NOT_FOUND: i32 = 127;
+
+/// Starts the helper and stays until the command has ended. Returns the exit status of `run`.
+///
+/// # Errors
+/// One line for the user; the command did not run.
+pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
+    sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0)?;
+    let signals = sys::signal_fd(&[
+        libc::SIGCHLD,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+    ])?;
+    let (ours, theirs) = sys::socket_pair()?;
+    let helper = start_helper(config, lease, &theirs)?;
+    drop(theirs);
+    let mut run = Run { helper, command: None, listener_note: None };
+    loop {
+        let [report, signal] =
+            sys::poll([(ours.as_raw_fd(), libc::POLLIN), (signals.as_raw_fd(), libc::POLLIN)], -1)?;
+        if report != 0 {
+            match Report::receive(ours.as_fd())? {
+                Some(report) => {
+                    if let Some(code) = run.reported(report, config)? {
+                        return Ok(code);
+                    }
+                }
+                None => return Ok(run.helper_gone()),
+            }
+        }
+        if signal != 0 {
+            while let Some((number, sender)) = sys::read_signal(signals.as_fd()) {
+                run.signalled(number, sender);
+            }
+        }
+    }
+}
+
+struct Run {
+    helper: Tid,
+    command: Option<Tid>,
+    listener_note: Option<String>,
+}
+
+impl Run {
+    /// What the helper tells. `Some`: `run` is over with this status.
+    fn reported(&mut self, report: Report, config: &HelperConfig) -> io::Result<Option<i32>> {
+        match report {
+            Report::Started(pid) => self.command = Some(pid),
+            Report::Ended(status) => return Ok(Some(sys::exit_code(status))),
+            Report::Failed(why) => return Err(io::Error::other(why)),
+            Report::CannotExecute(number) => {
+                let name = String::from_utf8_lossy(&config.command[0]);
+                eprintln!("gpuslice: cannot execute '{name}': {}", io::Error::from_raw_os_error(number));
+                return Ok(Some(if number == libc::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE }));
+            }
+            Report::Condemned(why) => {
+                eprintln!("gpuslice: ending the tenant '{}': {why}", config.name);
+                self.listener_note = Some(why);
+                kill_descendants(self.helper);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The helper is the tenant's identity with the driver: without it the tenant ends.
+    fn helper_gone(&self) -> i32 {
+        kill_descendants(0);
+        if self.listener_note.is_none() {
+            eprintln!("gpuslice: the tenant's helper died; its programs were ended");
+        }
+        OWN_FAILURE
+    }
+
+    /// Signals meant for the command are handed on; those of the terminal have reached it already.
+    fn signalled(&self, number: i32, sender: Tid) {
+        let from_terminal = sender == 0;
+        if number == libc::SIGCHLD || from_terminal {
+            return;
+        }
+        if let Some(command) = self.command {
+            // It may have ended in this moment.
+            let _sent = sys::kill(command, number);
+        }
+    }
+}
+
+fn start_helper(config: &HelperConfig, lease: &Lease, socket: &OwnedFd) -> io::Result<Tid> {
+    let text = memory_file(&serde_json::to_vec(config)?)?;
+    let keep: Vec<i32> = vec![text.as_raw_fd(), socket.as_raw_fd(), lease.descriptor().as_raw_fd()];
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("gpuslice-helper")
+        .arg("__helper")
+        .arg(text.as_raw_fd().to_string())
+        .arg(socket.as_raw_fd().to_string())
+        .arg(lease.descriptor().as_raw_fd().to_string())
+        .stdin(Stdio::inherit());
+    // SAFETY: the closure runs between fork and exec and calls only fcntl(2) and sigprocmask(2), which are
+    // async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            for &fd in &keep {
+                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            sys::unblock_signals();
+            Ok(())
+        });
+    }
+    Ok(command.spawn()?.id() as Tid)
+}
+
+/// A file in memory with these contents, read from its start.
+fn memory_file(contents: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+    // SAFETY: the name is a terminated string; the call returns a new descriptor or -1.
+    let fd = unsafe { libc::memfd_create(c"gpuslice-config".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut file = std::fs::File::from(fd);
+    file.write_all(contents)?;
+    Ok(file.into())
+}
+
+/// Kills every process below us but `spare`, until none is left: a tenant may fork while it is killed.
+fn kill_descendants(spare: Tid) {
+    const ROUNDS: usize = 1000;
+    for _ in 0..ROUNDS {
+        let victims: Vec<Tid> = descendants(std::process::id() as Tid).into_iter().filter(|&p| p != spare).collect();
+        if victims.is_empty() {
+            return;
+        }
+        for pid in victims {
+            // It may have ended in this moment.
+            let _sent = sys::kill(pid, libc::SIGKILL);
+        }
+        while sys::reap_any().is_some() {}
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+/// All processes below `root`, from the parents that `/proc` names. Zombies are left out.
+fn descendants(root: Tid) -> Vec<Tid> {
+    let mut parents: Vec<(Tid, Tid)> = Vec::new();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<Tid>().ok()) else { continue };
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        // The name in parentheses may hold anything; the state and the parent follow the last one.
+        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+        let mut words = rest.split_whitespace();
+        let (state, parent) = (words.next(), words.next().and_then(|p| p.parse().ok()));
+        if let (Some(state), Some(parent)) = (state, parent)
+            && state != "Z"
+        {
+            parents.push((pid, parent));
+        }
+    }
+    let mut below = vec![root];
+    let mut i = 0;
+    while i < below.len() {
+        let parent = below[i];
+        below.extend(parents.iter().filter(|&&(_, p)| p == parent).map(|&(pid, _)| pid));
+        i += 1;
+    }
+    below.remove(0);
+    below
+}

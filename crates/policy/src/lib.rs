@@ -1,0 +1,9 @@
+//! The decisions of gpuslice: amounts and sizes, who holds which device memory, what the driver
+//! really takes for an allocation, and which requests a node can grant. Plain data and integers: no
+//! I/O, no clock, no threads, no unsafe.
+#![forbid(unsafe_code)]
+
+pub mod admission;
+pub mod ledger;
+pub mod rounding;
+pub mod units;

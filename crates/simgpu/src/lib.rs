@@ -1,0 +1,20 @@
+//! A GPU in software: the kernel side of the driver (the resource manager, RM) as a process of its own.
+//!
+//! A program's `libcuda.so.1` (crate simcuda) opens device nodes, makes ioctls and submits work through
+//! [`client`]; [`server`] is the process behind the socket. What an ioctl does is in the private module `resman`,
+//! which is faithful to the driver where a wall of the guard depends on it: who may use a client handle, what keeps
+//! memory alive, who may stop whose channels. Everything an ioctl carries is checked; no request can end the server.
+
+pub mod client;
+pub mod proto;
+mod resman;
+pub mod server;
+pub mod spec;
+mod wire;
+pub mod work;
+
+/// Version of the driver that the simulated node claims to run.
+pub const DRIVER_VERSION: &str = "580.159.04";
+
+/// Name of the environment variable that holds the path of the server's socket.
+pub const SOCKET_VARIABLE: &str = "GPUSLICE_SIM";

@@ -1,0 +1,374 @@
+//! Channel groups and channels: what an engine runs, and who may stop it.
+
+use std::collections::{HashMap, VecDeque};
+
+use rm::{Kind, Status, layout};
+
+use super::clients::Body;
+use super::runlist::Item;
+use super::{Answer, Call, Rm, status};
+use crate::work::{WorkResult, WorkStatus};
+
+/// Device memory behind a compute group's context buffers. A figure of the model, not a measurement: it only has to
+/// be there, unseen by `GET_PID_INFO`.
+pub const GROUP_HIDDEN_COMPUTE: u64 = 24 << 20;
+/// The same for a copy group.
+pub const GROUP_HIDDEN_COPY: u64 = 2 << 20;
+/// The same for a compute object.
+pub const OBJECT_HIDDEN_COMPUTE: u64 = 1 << 20;
+/// Instance memory of a channel, in the model.
+const CHANNEL_HIDDEN: u64 = 256 << 10;
+
+/// Slice that a group starts with: what CUDA asks for its compute group (measured on an H200, driver 580.159).
+const COMPUTE_SLICE_US: u64 = 2048;
+/// The same for copy groups.
+const COPY_SLICE_US: u64 = 1024;
+
+/// Engine types of `NV2080_ENGINE_TYPE` that are copy engines: COPY0 to COPY9.
+const COPY_ENGINES: std::ops::RangeInclusive<u32> = 9..=18;
+
+/// Channels of one group take turns on the engine together.
+pub struct Group {
+    pub gpu: usize,
+    engine_type: u32,
+    /// Handle of the address space of channels that name none.
+    vaspace: u32,
+    pub slice_us: u64,
+    pub scheduled: bool,
+    pub preemption: Preemption,
+}
+
+/// How a context is taken off the engine (`0x20801210`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Preemption {
+    /// When the running kernel is done: what a context starts with.
+    #[default]
+    WaitForIdle,
+    /// At the next instruction: what CUDA asks for.
+    Instruction,
+}
+
+/// A queue of work.
+pub struct Channel {
+    pub client: u32,
+    pub group: u64,
+    /// Whether the group was made for this channel alone, because its parent is a device.
+    own_group: bool,
+    /// Handle of the context share it runs in, and of the address space it names itself.
+    context_share: u32,
+    vaspace: u32,
+    pub scheduled: bool,
+    /// Taken off the runlist by `FIFO_DISABLE_CHANNELS`.
+    pub detached: bool,
+    /// Disabled by its own schedule control, which cannot be undone (measured on an H200, driver 580.159).
+    stopped: bool,
+    /// Address of the fault that killed it.
+    pub fault: Option<u64>,
+    pub queue: VecDeque<Item>,
+    /// An item is being executed, out of the queue.
+    pub busy: bool,
+    pub submitted: u64,
+    pub outcomes: HashMap<u64, WorkResult>,
+}
+
+impl Group {
+    pub fn is_copy(&self) -> bool {
+        COPY_ENGINES.contains(&self.engine_type)
+    }
+}
+
+impl Channel {
+    /// Whether the engine may run it, as far as the channel itself decides.
+    pub fn attached(&self) -> bool {
+        !self.detached && !self.stopped
+    }
+
+    /// The context is dead: what is queued ends as if it had touched this address.
+    pub fn kill(&mut self, address: u64) {
+        let status = WorkStatus::Fault {
+            address: *self.fault.get_or_insert(address),
+        };
+        for dropped in std::mem::take(&mut self.queue) {
+            if dropped.wanted {
+                let result = WorkResult {
+                    ticket: dropped.ticket,
+                    ..WorkResult::only(status)
+                };
+                self.outcomes.insert(dropped.ticket, result);
+            }
+        }
+    }
+}
+
+impl Rm {
+    pub(super) fn new_group(&mut self, call: &mut Call, gpu: usize) -> Group {
+        use layout::channel_group_alloc as at;
+        let params = call.params();
+        Group::new(gpu, params.u32(at::ENGINE_TYPE), params.u32(at::H_VA_SPACE))
+    }
+
+    /// Device memory that a new channel takes: context buffers too, if no group has them yet.
+    pub(super) fn channel_hidden(&self, call: &mut Call, parent: Kind) -> u64 {
+        if parent != Kind::Device {
+            return CHANNEL_HIDDEN;
+        }
+        let engine = call.params().u32(layout::channel_alloc::ENGINE_TYPE);
+        CHANNEL_HIDDEN
+            + if COPY_ENGINES.contains(&engine) {
+                GROUP_HIDDEN_COPY
+            } else {
+                GROUP_HIDDEN_COMPUTE
+            }
+    }
+
+    pub(super) fn new_channel(
+        &mut self,
+        call: &mut Call,
+        client: u32,
+        parent: u32,
+        gpu: usize,
+    ) -> u64 {
+        use layout::channel_alloc as at;
+        let params = call.params();
+        let (engine, vaspace) = (params.u32(at::ENGINE_TYPE), params.u32(at::H_VA_SPACE));
+        let context_share = params.u32(at::H_CONTEXT_SHARE);
+        let id = self.id();
+        let (group, own_group) = match self.body_of(client, parent) {
+            Some(Body::Group(group)) => (group, false),
+            _ => {
+                let group = self.id();
+                self.groups.insert(group, Group::new(gpu, engine, vaspace));
+                (group, true)
+            }
+        };
+        let channel = Channel {
+            client,
+            group,
+            own_group,
+            context_share,
+            vaspace,
+            scheduled: false,
+            detached: false,
+            stopped: false,
+            fault: None,
+            queue: VecDeque::new(),
+            busy: false,
+            submitted: 0,
+            outcomes: HashMap::new(),
+        };
+        self.channels.insert(id, channel);
+        id
+    }
+
+    pub(super) fn free_channel(&mut self, id: u64) {
+        if let Some(channel) = self.channels.remove(&id)
+            && channel.own_group
+        {
+            self.groups.remove(&channel.group);
+        }
+        self.stirred = true;
+    }
+
+    pub(super) fn body_of(&self, client: u32, handle: u32) -> Option<Body> {
+        self.clients
+            .get(&client)?
+            .objects
+            .get(&handle)
+            .map(|object| object.body)
+    }
+
+    /// The channel of these handles, whoever asks.
+    pub fn channel_id(&self, client: u32, handle: u32) -> Option<u64> {
+        match self.body_of(client, handle) {
+            Some(Body::Channel(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Handle of the address space a channel runs in: its context share's, its own, its group's; 0: it names none.
+    pub(super) fn channel_vaspace(&self, channel: &Channel) -> u32 {
+        let shared = match self.body_of(channel.client, channel.context_share) {
+            Some(Body::ContextShare(vaspace)) => vaspace,
+            _ => 0,
+        };
+        let group = self
+            .groups
+            .get(&channel.group)
+            .map_or(0, |group| group.vaspace);
+        [shared, channel.vaspace, group]
+            .into_iter()
+            .find(|&handle| handle != 0)
+            .unwrap_or(0)
+    }
+
+    /// `RM_IDLE_CHANNELS`: the channels named must exist; work is not waited for.
+    pub(super) fn rm_idle_channels(&mut self, call: &mut Call) -> Answer {
+        self.client(call, call.block.u32(layout::nvos30::H_CLIENT))
+            .map(|_| ())
+    }
+
+    /// `0xa06c0101`. Switching a group off answers OK and does nothing (measured on an H200, driver 580.159).
+    pub(super) fn schedule_group(&mut self, group: u64, enable: bool) -> Answer {
+        let group = self
+            .groups
+            .get_mut(&group)
+            .ok_or(Status::OBJECT_NOT_FOUND)?;
+        group.scheduled |= enable;
+        self.stirred = true;
+        Ok(())
+    }
+
+    /// `0xa06f0103`. Switching a channel off stops it for good (measured on an H200, driver 580.159).
+    pub(super) fn schedule_channel(&mut self, channel: u64, enable: bool) -> Answer {
+        let channel = self
+            .channels
+            .get_mut(&channel)
+            .ok_or(Status::OBJECT_NOT_FOUND)?;
+        if enable {
+            channel.scheduled = true;
+        } else {
+            channel.stopped = true;
+        }
+        self.stirred = true;
+        Ok(())
+    }
+
+    /// `0xa06f0112`: kills the context.
+    pub(super) fn stop_channel(&mut self, channel: u64) -> Answer {
+        self.channels
+            .get_mut(&channel)
+            .ok_or(Status::OBJECT_NOT_FOUND)?
+            .kill(0);
+        self.stirred = true;
+        Ok(())
+    }
+
+    pub(super) fn set_slice(&mut self, group: u64, us: u64) -> Answer {
+        if us == 0 {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        self.groups
+            .get_mut(&group)
+            .ok_or(Status::OBJECT_NOT_FOUND)?
+            .slice_us = us;
+        self.stirred = true;
+        Ok(())
+    }
+
+    /// `0x2080110b`: takes channels off the runlist or puts them back. The driver looks them up by the handles alone:
+    /// whose they are it does not ask (measured on an H200, driver 580.159, as an ordinary user).
+    pub(super) fn disable_channels(&mut self, call: &mut Call) -> Answer {
+        use layout::disable_channels as at;
+        const MOST: u32 = 64;
+        let params = call.params();
+        let (count, disable) = (params.u32(at::NUM_CHANNELS), params.u8(at::B_DISABLE) != 0);
+        if count > MOST || params.u64(at::P_RUNLIST_PREEMPT_EVENT) != 0 {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        let named: Vec<(u32, u32)> = (0..count as usize)
+            .map(|index| {
+                (
+                    params.u32(at::H_CLIENT_LIST + 4 * index),
+                    params.u32(at::H_CHANNEL_LIST + 4 * index),
+                )
+            })
+            .collect();
+        let found: Option<Vec<u64>> = named
+            .iter()
+            .map(|&(client, handle)| self.channel_id(client, handle))
+            .collect();
+        for id in found.ok_or(status::INVALID_CHANNEL)? {
+            if let Some(channel) = self.channels.get_mut(&id) {
+                channel.detached = disable;
+            }
+        }
+        self.stirred = true;
+        Ok(())
+    }
+
+    /// `0x208f0403`: bound, enabled, scheduled.
+    pub(super) fn channel_state(&mut self, call: &mut Call) -> Answer {
+        use layout::channel_state as at;
+        let params = call.params.get_or_insert_default();
+        let id = self.channel_id(params.u32(at::H_CLIENT), params.u32(at::H_CHANNEL));
+        let channel = id
+            .and_then(|id| self.channels.get(&id))
+            .ok_or(status::INVALID_CHANNEL)?;
+        let scheduled = channel.scheduled
+            || self
+                .groups
+                .get(&channel.group)
+                .is_some_and(|group| group.scheduled);
+        params.put_u8(at::B_BOUND, 1);
+        params.put_u8(at::B_ENABLED, u8::from(channel.attached()));
+        params.put_u8(at::B_SCHEDULED, u8::from(scheduled && channel.attached()));
+        Ok(())
+    }
+
+    /// `0x20801210`: bit 0 of the flags says that the compute mode is set, 2 asks for instruction level.
+    pub(super) fn set_preemption_mode(&mut self, call: &mut Call, client: u32) -> Answer {
+        use layout::preemption_mode as at;
+        let params = call.params();
+        let (flags, mode, handle) = (
+            params.u32(at::FLAGS),
+            params.u32(at::CILP_PREEMPT_MODE),
+            params.u32(at::H_CHANNEL),
+        );
+        let group = match self
+            .body_of(client, handle)
+            .ok_or(Status::OBJECT_NOT_FOUND)?
+        {
+            Body::Channel(id) => self.channels.get(&id).map(|channel| channel.group),
+            Body::Group(id) => Some(id),
+            _ => None,
+        };
+        let group = group
+            .and_then(|id| self.groups.get_mut(&id))
+            .ok_or(status::INVALID_CHANNEL)?;
+        if flags & 1 != 0 {
+            group.preemption = if mode == 2 {
+                Preemption::Instruction
+            } else {
+                Preemption::WaitForIdle
+            };
+        }
+        Ok(())
+    }
+
+    /// `0x0080170d`: hardware numbers of channels, the list of handles before the list of numbers.
+    pub(super) fn channel_list(&mut self, call: &mut Call, client: u32) -> Answer {
+        let [handles, numbers] = call.arrays.as_mut_slice() else {
+            return Err(Status::INVALID_ARGUMENT);
+        };
+        for at in (0..handles.bytes.0.len()).step_by(4) {
+            let handle = handles.bytes.u32(at);
+            let id = self
+                .channel_id(client, handle)
+                .ok_or(status::INVALID_CHANNEL)?;
+            numbers.bytes.put_u32(at, hardware_number(id));
+        }
+        Ok(())
+    }
+}
+
+/// The number by which hardware would know a channel.
+pub fn hardware_number(id: u64) -> u32 {
+    (id & 0x7ff) as u32
+}
+
+impl Group {
+    fn new(gpu: usize, engine_type: u32, vaspace: u32) -> Group {
+        let mut group = Group {
+            gpu,
+            engine_type,
+            vaspace,
+            slice_us: COMPUTE_SLICE_US,
+            scheduled: false,
+            preemption: Preemption::default(),
+        };
+        if group.is_copy() {
+            group.slice_us = COPY_SLICE_US;
+        }
+        group
+    }
+}

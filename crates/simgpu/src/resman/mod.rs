@@ -1,0 +1,305 @@
+//! The simulated resource manager: what an ioctl does.
+//!
+//! [`Rm`] is the whole state of the node. It is a plain data structure: the server locks it, hands it a [`Call`] whose
+//! inputs have all been copied in, and copies out what changed. Work runs beside it ([`runlist`], one thread an engine
+//! and device) under the same lock, except for moving bytes.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `files` | open nodes, and what goes when the last descriptor of one goes |
+//! | `clients` | clients, handles, the object tree, sharing |
+//! | `memory` | allocation, rounding, the finite card, RM's own mappings |
+//! | `channels` | channel groups, channels, the controls that act on them |
+//! | `uvm`, `managed` | the UVM file: external mappings, managed memory |
+//! | `export` | memory held by descriptors |
+//! | `controls`, `info` | other controls; what the node says about itself |
+//! | `runlist`, `exec`, `store` | work, address translation, contents |
+
+mod block;
+mod channels;
+mod clients;
+mod controls;
+mod exec;
+mod export;
+mod files;
+mod info;
+mod managed;
+mod memory;
+pub mod runlist;
+mod store;
+#[cfg(test)]
+mod tests;
+mod uvm;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use rm::{Abi, Status, layout, nr};
+
+pub use block::Block;
+pub use files::File;
+
+use crate::client::Node;
+use crate::proto::FileId;
+use crate::spec::NodeSpec;
+
+/// The kernel interface of the simulated driver.
+pub static ABI: LazyLock<&'static Abi> = LazyLock::new(|| {
+    rm::for_driver(crate::DRIVER_VERSION)
+        .map(|found| found.abi)
+        .expect("the simulated driver is of a known branch")
+});
+
+/// Status words of the driver beyond those the guard names.
+pub mod status {
+    use rm::Status;
+
+    /// The file is in no state for this call (`NV_ERR_ILLEGAL_ACTION`).
+    pub const ILLEGAL_ACTION: Status = Status(0x16);
+    /// The handle is in use (`NV_ERR_INSERT_DUPLICATE_NAME`).
+    pub const INSERT_DUPLICATE_NAME: Status = Status(0x19);
+    /// Nothing is mapped there (`NV_ERR_INVALID_ADDRESS`).
+    pub const INVALID_ADDRESS: Status = Status(0x1e);
+    /// No such channel (`NV_ERR_INVALID_CHANNEL`).
+    pub const INVALID_CHANNEL: Status = Status(0x21);
+    /// No such device (`NV_ERR_INVALID_DEVICE`).
+    pub const INVALID_DEVICE: Status = Status(0x26);
+    /// No such function of a call (`NV_ERR_INVALID_FUNCTION`).
+    pub const INVALID_FUNCTION: Status = Status(0x2a);
+    /// The object cannot be a parent of this class (`NV_ERR_INVALID_OBJECT_PARENT`).
+    pub const INVALID_OBJECT_PARENT: Status = Status(0x36);
+    /// Beyond the end of the memory (`NV_ERR_INVALID_OFFSET`).
+    pub const INVALID_OFFSET: Status = Status(0x37);
+    /// The parameter block has not the size of the control's (`NV_ERR_INVALID_PARAM_STRUCT`).
+    pub const INVALID_PARAM_STRUCT: Status = Status(0x3a);
+    /// Set up already, differently (`NV_ERR_INVALID_STATE`).
+    pub const INVALID_STATE: Status = Status(0x40);
+    /// Part of the range is taken (`NV_ERR_UVM_ADDRESS_IN_USE`).
+    pub const UVM_ADDRESS_IN_USE: Status = Status(0x67);
+}
+
+/// What the driver answers to the part of a call that has a status word.
+pub type Answer<T = ()> = Result<T, Status>;
+
+/// The process that makes a call, as it was when it connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    pub pid: u32,
+    pub euid: u32,
+}
+
+/// An array that a control's parameters point to.
+pub struct Array {
+    /// Byte offset of the pointer in the parameters.
+    pub at: usize,
+    /// The elements, copied in and out.
+    pub bytes: Block,
+}
+
+/// One ioctl with everything it refers to.
+pub struct Call {
+    pub caller: Caller,
+    /// The file it is made on.
+    pub file: FileId,
+    /// The ioctl's own block.
+    pub block: Block,
+    /// What the block points to: allocation or control parameters.
+    pub params: Option<Block>,
+    /// What the parameters point to.
+    pub arrays: Vec<Array>,
+    /// The file behind the descriptor that the block or the parameters carry.
+    pub descriptor: Option<FileId>,
+    /// Device files in the caller's table, gathered for `NV01_DEVICE_0` only.
+    pub device_files: Vec<FileId>,
+    /// Whether the first and last byte of pages to be pinned can be read.
+    pub pages_present: bool,
+    /// A new descriptor for the caller, and where its number goes in the block.
+    pub install: Option<(OwnedFd, usize)>,
+}
+
+impl Call {
+    /// A call without parameters, descriptors or pages.
+    pub fn new(caller: Caller, file: FileId, block: Block) -> Call {
+        Call {
+            caller,
+            file,
+            block,
+            params: None,
+            arrays: Vec::new(),
+            descriptor: None,
+            device_files: Vec::new(),
+            pages_present: true,
+            install: None,
+        }
+    }
+
+    /// The nested parameters, or an empty block.
+    fn params(&mut self) -> &mut Block {
+        self.params.get_or_insert_default()
+    }
+}
+
+/// One GPU.
+pub struct Device {
+    /// Bytes of allocations: what `GET_PID_INFO` can see.
+    allocated: u64,
+    /// Bytes of context buffers and instance memory.
+    hidden: u64,
+    /// Bytes of managed memory that is on the device.
+    resident: u64,
+    engines: [runlist::Engine; 2],
+}
+
+/// The whole node.
+pub struct Rm {
+    node: NodeSpec,
+    files: HashMap<FileId, File>,
+    clients: BTreeMap<u32, clients::Client>,
+    memories: HashMap<u64, memory::Memory>,
+    groups: HashMap<u64, channels::Group>,
+    channels: HashMap<u64, channels::Channel>,
+    /// Memory held for third-party devices: object and handle it was registered by.
+    registered: BTreeMap<(u64, u32), u64>,
+    devices: Vec<Device>,
+    next_id: u64,
+    next_client: u32,
+    next_physical: u64,
+    /// Something happened that a runlist or a waiting submitter wants to know.
+    stirred: bool,
+}
+
+/// The node's state behind its lock, and who is woken when it changes.
+pub struct Shared {
+    rm: Mutex<Rm>,
+    /// Runlists and submitters: work was queued or done, a channel was attached, detached or freed.
+    changed: Condvar,
+}
+
+impl Shared {
+    /// A node with nothing open.
+    pub fn new(node: NodeSpec) -> Shared {
+        Shared {
+            rm: Mutex::new(Rm::new(node)),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Takes the lock. A thread that panicked under it has lost its own connection, not the node.
+    pub fn lock(&self) -> MutexGuard<'_, Rm> {
+        self.rm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes everybody who waits.
+    pub fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Gives the lock back and wakes whoever waits for what was done under it.
+    pub fn unlock(&self, mut rm: MutexGuard<'_, Rm>) {
+        let stirred = std::mem::take(&mut rm.stirred);
+        drop(rm);
+        if stirred {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Rm {
+    fn new(node: NodeSpec) -> Rm {
+        let devices = node
+            .devices
+            .iter()
+            .map(|_| Device {
+                allocated: 0,
+                hidden: 0,
+                resident: 0,
+                engines: Default::default(),
+            })
+            .collect();
+        Rm {
+            node,
+            files: HashMap::new(),
+            clients: BTreeMap::new(),
+            memories: HashMap::new(),
+            groups: HashMap::new(),
+            channels: HashMap::new(),
+            registered: BTreeMap::new(),
+            devices,
+            next_id: 1,
+            next_client: 1,
+            next_physical: 0,
+            stirred: false,
+        }
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// How many GPUs the node has.
+    pub fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Executes a frontend ioctl. The size of the block has been checked.
+    ///
+    /// # Errors
+    /// An errno, for what has no status word or is no call of this driver.
+    pub fn frontend(&mut self, number: u8, call: &mut Call) -> Result<(), i32> {
+        let (at, answer) = match number {
+            nr::RM_FREE => (layout::nvos00::STATUS, self.rm_free(call)),
+            nr::RM_CONTROL => (layout::nvos54::STATUS, self.rm_control(call)),
+            nr::RM_ALLOC if call.block.0.len() == layout::nvos21::SIZE => {
+                (layout::nvos21::STATUS, self.rm_alloc(call))
+            }
+            nr::RM_ALLOC => (layout::nvos64::STATUS, self.rm_alloc(call)),
+            nr::RM_ALLOC_MEMORY => (layout::nvos02::STATUS, self.rm_alloc_memory(call)),
+            nr::RM_DUP_OBJECT => (layout::nvos55::STATUS, self.rm_dup_object(call)),
+            nr::RM_SHARE => (layout::nvos57::STATUS, self.rm_share(call)),
+            nr::RM_IDLE_CHANNELS => (layout::nvos30::STATUS, self.rm_idle_channels(call)),
+            nr::RM_VID_HEAP_CONTROL => (layout::nvos32::STATUS, self.rm_vid_heap(call)),
+            nr::RM_MAP_MEMORY => (layout::nvos33::STATUS, self.rm_map_memory(call)),
+            nr::RM_UNMAP_MEMORY => (layout::nvos34::STATUS, self.rm_unmap_memory(call)),
+            nr::RM_ALLOC_CONTEXT_DMA2 => (layout::nvos39::STATUS, self.rm_alloc_context_dma(call)),
+            nr::RM_MAP_MEMORY_DMA => (layout::nvos46::STATUS, self.rm_map_memory_dma(call)),
+            nr::RM_UNMAP_MEMORY_DMA => (layout::nvos47::STATUS, self.rm_unmap_memory_dma(call)),
+            nr::RM_UPDATE_DEVICE_MAPPING_INFO => {
+                (layout::nvos56::STATUS, self.rm_update_mapping(call))
+            }
+            nr::ALLOC_OS_EVENT => (layout::alloc_os_event::STATUS, self.os_event(call)),
+            nr::FREE_OS_EVENT => (layout::free_os_event::STATUS, self.os_event(call)),
+            nr::EXPORT_TO_DMABUF_FD => (
+                layout::export_to_dmabuf_fd::STATUS,
+                self.export_to_dmabuf(call)?,
+            ),
+            _ => return self.node_call(number, call),
+        };
+        let status = answer.err().unwrap_or(Status::OK);
+        call.block.put_u32(at, status.0);
+        Ok(())
+    }
+
+    /// The node a file is open on; `None` for a file that is no node (an exported buffer, a stranger).
+    pub fn node_of(&self, file: FileId) -> Option<Node> {
+        self.files.get(&file).and_then(|file| file.node)
+    }
+
+    /// Whether this file is known at all.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.files.contains_key(&file)
+    }
+
+    /// Every open device file, for a caller who must hold one.
+    pub fn device_file_ids(&self) -> Vec<FileId> {
+        let is_device =
+            |(&id, file): (&FileId, &File)| matches!(file.node, Some(Node::Gpu(_))).then_some(id);
+        self.files.iter().filter_map(is_device).collect()
+    }
+
+    /// The control file that a client hangs on.
+    pub fn client_file(&self, client: u32) -> Option<FileId> {
+        self.clients.get(&client).map(|client| client.file)
+    }
+}

@@ -1,0 +1,54 @@
+//! A channel in a group of its own, and work on it.
+
+use rm::{class, ctrl, layout};
+use simgpu::work::{Kernel, Op, Work, WorkResult};
+
+use super::{Answer, Block, Client, Device};
+
+/// `NV2080_ENGINE_TYPE_GR0`: the compute engine.
+const COMPUTE: u32 = 1;
+
+/// A scheduled channel of the compute engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Channel {
+    /// Handle of its group.
+    pub group: u32,
+    /// Handle of the channel.
+    pub channel: u32,
+}
+
+impl Channel {
+    /// Makes a group with one channel and puts it on the runlist.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn open(client: &Client, device: &Device, vaspace: u32) -> Answer<Channel> {
+        let group = Channel::group(client, device, vaspace)?;
+        use layout::channel_alloc as c;
+        let params = Block::new(c::SIZE).with32(c::H_VA_SPACE, vaspace).with32(c::ENGINE_TYPE, COMPUTE);
+        let channel = client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
+        client.alloc(channel, class::HOPPER_COMPUTE_A, Block::new(16))?;
+        let mut schedule = Block::new(layout::gpfifo_schedule::SIZE).with(layout::gpfifo_schedule::B_ENABLE, &[1]);
+        client.control(group, ctrl::NVA06C_GPFIFO_SCHEDULE, &mut schedule)?;
+        Ok(Channel { group, channel })
+    }
+
+    /// Makes an empty group of the compute engine; its context buffers take device memory.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn group(client: &Client, device: &Device, vaspace: u32) -> Answer<u32> {
+        use layout::channel_group_alloc as g;
+        let params = Block::new(g::SIZE).with32(g::H_VA_SPACE, vaspace).with32(g::ENGINE_TYPE, COMPUTE);
+        client.alloc(device.device, class::KEPLER_CHANNEL_GROUP_A, params)
+    }
+
+    /// Keeps the engine busy for `ns` of device time and waits for it (simulated nodes only).
+    ///
+    /// # Errors
+    /// As [`super::Node::submit`].
+    pub fn spin(&self, client: &Client, ns: u64) -> Answer<WorkResult> {
+        let op = Op::Launch(Kernel::Spin { ns });
+        Ok(client.node().submit(&Work { client: client.root(), channel: self.channel, wait: true, op })?)
+    }
+}

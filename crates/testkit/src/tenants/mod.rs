@@ -1,0 +1,110 @@
+//! What runs inside slices: one program for each wall, each trying to get more than its tenant was given.
+//!
+//! Each measures what it got and says what a standing wall gives. With the wall taken away it measures a failure.
+
+mod cuda;
+mod fill;
+mod honest;
+mod memory;
+mod neighbour;
+mod outsiders;
+mod race;
+mod signals;
+mod visible;
+
+use std::fmt::Display;
+
+use serde_json::Value;
+
+use crate::outside::{Finding, Line, Told, ask, print};
+use crate::raw::Node;
+
+/// What a program is started with.
+pub struct Context {
+    /// The node, as the environment names it.
+    pub node: Node,
+    /// The tenant's quota on each device, in bytes.
+    pub quota: u64,
+    /// Further words.
+    pub words: Vec<String>,
+}
+
+impl Context {
+    /// What the driver itself says that this tenant holds, by device, in bytes; `None`: nobody is there to ask it.
+    pub fn driver_memory(&self) -> Option<Vec<u64>> {
+        // The helper makes this tenant's calls, so it is who the driver sees; the helper is the command's parent.
+        // SAFETY: getppid takes nothing and cannot fail.
+        let helper = unsafe { libc::getppid() };
+        self.driver_memory_of(helper as u32)
+    }
+
+    /// As [`Context::driver_memory`] in a process that is not the slice's first.
+    pub fn driver_memory_of(&self, helper: u32) -> Option<Vec<u64>> {
+        match ask(&Line::AskMemory(helper)) {
+            Some(Told::Memory(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn word(&self, at: usize) -> Result<&str, String> {
+        self.words.get(at).map(String::as_str).ok_or_else(|| format!("word {} is missing", at + 1))
+    }
+}
+
+/// What a program ends with.
+type Outcome = Result<Finding, Box<dyn std::error::Error>>;
+
+/// A finding of one number of bytes, equal to what is expected where the wall held, and a further condition.
+fn bytes(measured: u64, expected: u64, and: bool, note: impl Display) -> Finding {
+    Finding {
+        name: String::new(),
+        held: measured == expected && and,
+        measured: Value::from(measured),
+        expected: Value::from(expected),
+        note: note.to_string(),
+    }
+}
+
+type Entry = (&'static str, fn(&Context) -> Outcome);
+
+/// The programs of the walls, under the walls' names, and the honest one.
+const PROGRAMS: &[Entry] = &[
+    ("honest", honest::honest),
+    ("quota_exact", memory::quota_exact),
+    ("visible_limit", visible::visible_limit),
+    ("race_no_overshoot", race::race_no_overshoot),
+    ("alias_counted_once", memory::alias_counted_once),
+    ("managed_charged", memory::managed_charged),
+    ("mapping_outlives_free", memory::mapping_outlives_free),
+    ("size_rounding", memory::size_rounding),
+    ("release_by_ancestor", memory::release_by_ancestor),
+    ("per_device_quota", memory::per_device_quota),
+    ("foreign_detach_refused", neighbour::foreign_detach_refused),
+    ("env_unset_still_limited", outsiders::env_unset_still_limited),
+    ("static_binary_limited", outsiders::static_binary_limited),
+    ("signals_no_double_charge", signals::signals_no_double_charge),
+    ("spinner", neighbour::spinner),
+];
+
+/// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
+pub fn run(name: &str, words: &[String]) -> u8 {
+    let Some((_, program)) = PROGRAMS.iter().find(|(n, _)| *n == name) else {
+        eprintln!("no such program: {name}");
+        return 1;
+    };
+    let Some(quota) = words.first().and_then(|w| w.parse().ok()) else {
+        eprintln!("{name}: the quota in bytes is missing");
+        return 1;
+    };
+    let context = Context { node: Node::from_environment(), quota, words: words[1..].to_vec() };
+    match program(&context) {
+        Ok(finding) => {
+            print(&Line::Finding(Finding { name: name.into(), ..finding }));
+            0
+        }
+        Err(e) => {
+            eprintln!("{name}: {e}");
+            1
+        }
+    }
+}
