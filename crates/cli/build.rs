@@ -33,11 +33,17 @@ fn main() {
     watch(&workspace.join("crates/simcuda/build.rs"));
     watch(&workspace.join("Cargo.toml"));
     watch(&workspace.join("Cargo.lock"));
-    println!("cargo::rustc-env=GPUSLICE_SIMCUDA={}", simcuda(&out).display());
+    println!(
+        "cargo::rustc-env=GPUSLICE_SIMCUDA={}",
+        simcuda(&out).display()
+    );
 
     let attacker = workspace.join("crates/testkit/static/attacker.rs");
     watch(&attacker);
-    println!("cargo::rustc-env=GPUSLICE_ATTACKER={}", static_program(&attacker, &out).display());
+    println!(
+        "cargo::rustc-env=GPUSLICE_ATTACKER={}",
+        static_program(&attacker, &out).display()
+    );
 }
 
 fn variable(name: &str) -> String {
@@ -52,7 +58,17 @@ fn simcuda(out: &Path) -> PathBuf {
     let (target, folder) = (variable("TARGET"), out.join("embed"));
     let mut cargo = Command::new(variable("CARGO"));
     cargo
-        .args(["build", "--locked", "--profile", "embed", "-p", SIMCUDA, "--target", &target, "--target-dir"])
+        .args([
+            "build",
+            "--locked",
+            "--profile",
+            "embed",
+            "-p",
+            SIMCUDA,
+            "--target",
+            &target,
+            "--target-dir",
+        ])
         .arg(&folder)
         // Where a configuration file names a build folder of its own, the outer cargo holds its lock.
         .env("CARGO_BUILD_BUILD_DIR", &folder);
@@ -67,8 +83,22 @@ fn simcuda(out: &Path) -> PathBuf {
 fn static_program(source: &Path, out: &Path) -> PathBuf {
     let program = out.join("attacker");
     run(Command::new(variable("RUSTC"))
-        .args(["--edition", "2024", "--crate-type", "bin", "--target", &variable("TARGET")])
-        .args(["-C", "panic=abort", "-C", "target-feature=+crt-static", "-C", "relocation-model=static"])
+        .args([
+            "--edition",
+            "2024",
+            "--crate-type",
+            "bin",
+            "--target",
+            &variable("TARGET"),
+        ])
+        .args([
+            "-C",
+            "panic=abort",
+            "-C",
+            "target-feature=+crt-static",
+            "-C",
+            "relocation-model=static",
+        ])
         .args(["-C", "opt-level=2", "-C", "strip=symbols"])
         .arg("-o")
         .args([&program, source]));

@@ -42,7 +42,11 @@ const MOST_KNOWN: usize = 4096;
 impl SimBackend {
     fn new(socket: &Path) -> io::Result<SimBackend> {
         let first = connect(socket)?;
-        Ok(SimBackend { socket: socket.to_owned(), idle: Mutex::new(vec![first]), stand_ins: Mutex::default() })
+        Ok(SimBackend {
+            socket: socket.to_owned(),
+            idle: Mutex::new(vec![first]),
+            stand_ins: Mutex::default(),
+        })
     }
 
     fn with_client<T>(&self, ask: impl FnOnce(&mut Client) -> io::Result<T>) -> io::Result<T> {
@@ -82,12 +86,18 @@ impl SimBackend {
 fn is_broken(e: &io::Error) -> bool {
     use io::ErrorKind as K;
     e.raw_os_error().is_none()
-        || matches!(e.kind(), K::BrokenPipe | K::ConnectionReset | K::UnexpectedEof | K::NotConnected)
+        || matches!(
+            e.kind(),
+            K::BrokenPipe | K::ConnectionReset | K::UnexpectedEof | K::NotConnected
+        )
 }
 
 fn connect(socket: &Path) -> io::Result<Client> {
     Client::connect(socket).map_err(|e| {
-        let why = format!("no simulated node answers at {} ({e}); start one with `gpuslice sim 1xH200 -- CMD`", socket.display());
+        let why = format!(
+            "no simulated node answers at {} ({e}); start one with `gpuslice sim 1xH200 -- CMD`",
+            socket.display()
+        );
         io::Error::new(e.kind(), why)
     })
 }
@@ -120,7 +130,11 @@ fn inode(fd: BorrowedFd<'_>) -> io::Result<Inode> {
 impl Backend for SimBackend {
     fn classify(&self, fd: BorrowedFd<'_>) -> io::Result<Option<Node>> {
         let (dev, ino, _, is_char) = sys::stat_fd(fd)?;
-        if is_char { Ok(None) } else { self.node_of((dev, ino)) }
+        if is_char {
+            Ok(None)
+        } else {
+            self.node_of((dev, ino))
+        }
     }
 
     fn maps_uvm(&self, device: &str, inode: u64, path: &str) -> bool {
@@ -130,7 +144,9 @@ impl Backend for SimBackend {
         }
         match device_number(device) {
             // What cannot be asked counts as mapped: nobody is let off by a server that does not answer.
-            Some(dev) => self.node_of((dev, inode)).map_or(true, |node| node == Some(Node::Uvm)),
+            Some(dev) => self
+                .node_of((dev, inode))
+                .map_or(true, |node| node == Some(Node::Uvm)),
             None => false,
         }
     }
@@ -148,7 +164,11 @@ impl Backend for SimBackend {
     }
 
     fn watch(&self) -> io::Result<Box<dyn FileWatch>> {
-        Ok(Box::new(SimWatch { client: connect(&self.socket)?, known: HashMap::new(), next: 1 }))
+        Ok(Box::new(SimWatch {
+            client: connect(&self.socket)?,
+            known: HashMap::new(),
+            next: 1,
+        }))
     }
 
     fn settle(&self) -> io::Result<()> {
@@ -161,7 +181,10 @@ impl Backend for SimBackend {
 /// `major:minor` in hexadecimal, as proc_pid_maps(5) prints a device.
 fn device_number(text: &str) -> Option<u64> {
     let (major, minor) = text.split_once(':')?;
-    Some(libc::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
+    Some(libc::makedev(
+        u32::from_str_radix(major, 16).ok()?,
+        u32::from_str_radix(minor, 16).ok()?,
+    ))
 }
 
 /// Files by inode: every open of a simulated node is an inode of its own, and the server tells when it is gone.
@@ -188,7 +211,9 @@ impl FileWatch for SimWatch {
         let files: Vec<Inode> = self.known.keys().copied().collect();
         let released = self.client.released(&files)?;
         let gone = files.iter().zip(released).filter(|&(_, released)| released);
-        Ok(gone.filter_map(|(file, _)| self.known.remove(file)).collect())
+        Ok(gone
+            .filter_map(|(file, _)| self.known.remove(file))
+            .collect())
     }
 }
 
@@ -205,7 +230,13 @@ mod tests {
 
     #[test]
     fn where_no_node_listens_the_error_says_what_to_do() {
-        let e = open(Some(Path::new("/nonexistent/socket"))).err().unwrap().to_string();
-        assert!(e.contains("/nonexistent/socket") && e.contains("gpuslice sim"), "{e}");
+        let e = open(Some(Path::new("/nonexistent/socket")))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            e.contains("/nonexistent/socket") && e.contains("gpuslice sim"),
+            "{e}"
+        );
     }
 }

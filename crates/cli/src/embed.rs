@@ -37,7 +37,10 @@ impl PrivateFolder {
                 Ok(()) => return Ok(PrivateFolder { path, kept: false }),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => last = e,
                 Err(e) => {
-                    return Err(io::Error::new(e.kind(), format!("cannot make a folder in {}: {e}", parent.display())));
+                    return Err(io::Error::new(
+                        e.kind(),
+                        format!("cannot make a folder in {}: {e}", parent.display()),
+                    ));
                 }
             }
         }
@@ -85,7 +88,11 @@ pub fn unpack_attacker(folder: &Path) -> io::Result<PathBuf> {
 }
 
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    let mut file: File = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)?;
     file.write_all(bytes)
 }
 
@@ -110,9 +117,17 @@ mod tests {
         let path = folder.path().to_owned();
         unpack_libraries(&path).unwrap();
         assert_eq!(fs::read(path.join("libnvidia-ml.so.1")).unwrap(), LIBCUDA);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o066, 0, "others may not list or write it");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o066,
+            0,
+            "others may not list or write it"
+        );
         let again = unpack_libraries(&path).unwrap_err();
-        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists, "nothing that is there is written to");
+        assert_eq!(
+            again.kind(),
+            io::ErrorKind::AlreadyExists,
+            "nothing that is there is written to"
+        );
         drop(folder);
         assert!(!path.exists());
     }

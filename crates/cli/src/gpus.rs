@@ -58,7 +58,7 @@ fn is_prefix(name: &str, uuid: &str) -> bool {
 
 /// As the CUDA driver reads the variable: indices or (shortened) UUIDs; it stops at the first word that names no card,
 /// and a card named twice makes the whole list void.
-fn visible_devices<'a>(list: &str, gpus: &'a [Gpu]) -> Vec<&'a Gpu> {
+pub fn visible_devices<'a>(list: &str, gpus: &'a [Gpu]) -> Vec<&'a Gpu> {
     let mut chosen: Vec<&Gpu> = Vec::new();
     for word in list.split(',').map(str::trim) {
         let Ok(gpu) = find(word, gpus) else { break };

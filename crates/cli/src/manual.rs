@@ -28,15 +28,23 @@ pub fn man() -> Result<u8, Failure> {
     program.render_name_section(&mut out)?;
     program.render_synopsis_section(&mut out)?;
     program.render_description_section(&mut out)?;
-    for sub in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+    for sub in command
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
+    {
         let mut section = Vec::new();
-        let page = clap_mangen::Man::new(sub.clone().bin_name(format!("gpuslice {}", sub.get_name())));
+        let page =
+            clap_mangen::Man::new(sub.clone().bin_name(format!("gpuslice {}", sub.get_name())));
         page.render_synopsis_section(&mut section)?;
         page.render_options_section(&mut section)?;
         // Sections of a page of its own are subsections here.
         let section = String::from_utf8(section)?.replace(".SH ", ".SS ");
         let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-        writeln!(out, ".SH \"GPUSLICE {}\"\n{about}\n{section}", sub.get_name().to_uppercase())?;
+        writeln!(
+            out,
+            ".SH \"GPUSLICE {}\"\n{about}\n{section}",
+            sub.get_name().to_uppercase()
+        )?;
     }
     io::stdout().write_all(&out)?;
     Ok(0)

@@ -36,7 +36,11 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
         None => Registry::of_machine()?,
     };
     let slices: Vec<Slice> = registry.tenants()?.into_iter().map(slice).collect();
-    if json { println!("{}", serde_json::to_string(&slices)?) } else { print!("{}", table(&slices)) }
+    if json {
+        println!("{}", serde_json::to_string(&slices)?)
+    } else {
+        print!("{}", table(&slices))
+    }
     Ok(0)
 }
 
@@ -46,7 +50,11 @@ fn slice(e: Entry) -> Slice {
         pid: e.pid,
         user: user_name(e.uid),
         uid: e.uid,
-        gpus: e.memory.into_iter().map(|(uuid, memory_bytes)| Quota { uuid, memory_bytes }).collect(),
+        gpus: e
+            .memory
+            .into_iter()
+            .map(|(uuid, memory_bytes)| Quota { uuid, memory_bytes })
+            .collect(),
         command: e.command,
     }
 }
@@ -56,7 +64,9 @@ fn user_name(uid: u32) -> String {
     let found = unsafe { libc::getpwuid(uid).as_ref() };
     match found {
         // SAFETY: pw_name of a found entry is a terminated string.
-        Some(p) => unsafe { CStr::from_ptr(p.pw_name) }.to_string_lossy().into_owned(),
+        Some(p) => unsafe { CStr::from_ptr(p.pw_name) }
+            .to_string_lossy()
+            .into_owned(),
         None => uid.to_string(),
     }
 }
@@ -76,7 +86,12 @@ fn table(slices: &[Slice]) -> String {
             ]);
         }
     }
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|r| r[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..5).map(width).collect();
     let mut text = String::new();
     for row in &rows {
@@ -92,7 +107,10 @@ fn table(slices: &[Slice]) -> String {
 
 /// A command line is another user's text: it may not steer a terminal.
 fn printable(command: &str) -> String {
-    command.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    command
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }
 
 #[cfg(test)]
@@ -101,7 +119,10 @@ mod tests {
 
     #[test]
     fn a_slice_on_two_gpus_is_two_lines_with_one_name() {
-        let quota = |uuid: &str| Quota { uuid: uuid.into(), memory_bytes: 3 << 29 };
+        let quota = |uuid: &str| Quota {
+            uuid: uuid.into(),
+            memory_bytes: 3 << 29,
+        };
         let text = table(&[Slice {
             name: "a".into(),
             pid: 7,
@@ -112,8 +133,14 @@ mod tests {
         }]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>()[..5], ["a", "7", "u", "GPU-1", "1.50"]);
+        assert_eq!(
+            lines[1].split_whitespace().collect::<Vec<_>>()[..5],
+            ["a", "7", "u", "GPU-1", "1.50"]
+        );
         assert!(lines[1].ends_with("sh -c ?[2J"));
-        assert_eq!(lines[2].split_whitespace().collect::<Vec<_>>(), ["GPU-2", "1.50", "GiB"]);
+        assert_eq!(
+            lines[2].split_whitespace().collect::<Vec<_>>(),
+            ["GPU-2", "1.50", "GiB"]
+        );
     }
 }

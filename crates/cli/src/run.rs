@@ -34,6 +34,12 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
     let cards: Vec<Gpu> = OwnClient::open(driver)?.gpus().to_vec();
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let chosen = gpus::choose(&options.gpu, visible.as_deref(), &cards)?;
+    // Inside the slice numbers count the slice's cards only, so they are named by UUID, in the order that was asked for.
+    let shown = match &visible {
+        _ if !options.gpu.is_empty() => Some(uuids(&chosen)),
+        Some(list) => Some(uuids(&gpus::visible_devices(list, &cards))),
+        None => None,
+    };
     let registry = match &node {
         Some(node) => node.registry()?,
         None => Registry::of_machine()?,
@@ -54,7 +60,7 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
         name: name.clone(),
         quotas: memory.iter().map(|(u, b)| (u.clone(), b.0)).collect(),
         sim,
-        environment: environment(&name, user.as_ref(), &options.gpu, &chosen, node.as_ref()),
+        environment: environment(&name, user.as_ref(), shown, node.as_ref()),
         user,
         helper_uid: lease.entry.helper_uid,
         command: helper::words(&options.command),
@@ -125,6 +131,10 @@ fn look_up(name: &str) -> Result<User, Failure> {
     Ok(User { uid, gid, groups, name: name.into(), home })
 }
 
+fn uuids(gpus: &[&Gpu]) -> String {
+    gpus.iter().map(|g| g.uuid.as_str()).collect::<Vec<_>>().join(",")
+}
+
 /// Quota on each card: what was asked, or what nobody else has been granted.
 fn quotas(options: &RunOptions, chosen: &[&Gpu], registry: &Registry) -> Result<Vec<(String, Bytes)>, Failure> {
     let tenants = registry.tenants()?;
@@ -174,8 +184,7 @@ fn say_how_strong(uid: u32, user: Option<&User>) {
 fn environment(
     name: &str,
     user: Option<&User>,
-    asked: &[String],
-    chosen: &[&Gpu],
+    shown: Option<String>,
     node: Option<&sim::Node>,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
@@ -189,9 +198,8 @@ fn environment(
         set("LOGNAME", user.name.clone().into());
     }
     set("GPUSLICE_NAME", name.into());
-    if !asked.is_empty() {
-        // The cards of the slice are all that the tenant can see; by UUID, so that numbers cannot be mistaken.
-        set("CUDA_VISIBLE_DEVICES", chosen.iter().map(|g| g.uuid.as_str()).collect::<Vec<_>>().join(",").into());
+    if let Some(shown) = shown {
+        set("CUDA_VISIBLE_DEVICES", shown.into());
     }
     if let Some(node) = node {
         for (key, value) in node.environment(std::env::var_os("LD_LIBRARY_PATH").as_deref()) {

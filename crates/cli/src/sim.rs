@@ -43,7 +43,11 @@ pub struct Node {
 
 /// What is asked for: the flag, else the variable that a command on a simulated node has in its environment.
 pub fn asked(flag: Option<&str>) -> Option<String> {
-    flag.map(str::to_owned).or_else(|| std::env::var(SOCKET_VARIABLE).ok().filter(|v| !v.is_empty()))
+    flag.map(str::to_owned).or_else(|| {
+        std::env::var(SOCKET_VARIABLE)
+            .ok()
+            .filter(|v| !v.is_empty())
+    })
 }
 
 impl Node {
@@ -52,7 +56,11 @@ impl Node {
     /// # Errors
     /// One line: what was asked and what is wrong with it.
     pub fn get(asked: &str) -> Result<Node, Failure> {
-        if asked.contains('/') { Node::running(Path::new(asked)) } else { Node::start(asked) }
+        if asked.contains('/') {
+            Node::running(Path::new(asked))
+        } else {
+            Node::start(asked)
+        }
     }
 
     /// Uses the node behind a socket.
@@ -60,7 +68,12 @@ impl Node {
         let socket = std::path::absolute(socket)?;
         let unpacked = PrivateFolder::new("lib")?;
         embed::unpack_libraries(unpacked.path())?;
-        Ok(Node { socket, libraries: unpacked.path().to_owned(), _lifeline: None, _unpacked: Some(unpacked) })
+        Ok(Node {
+            socket,
+            libraries: unpacked.path().to_owned(),
+            _lifeline: None,
+            _unpacked: Some(unpacked),
+        })
     }
 
     /// Starts a node.
@@ -89,7 +102,12 @@ impl Node {
         }
         // From here on the node's process removes it.
         let folder = folder.keep();
-        Ok(Node { socket: folder.join(SOCKET), libraries, _lifeline: stdin, _unpacked: None })
+        Ok(Node {
+            socket: folder.join(SOCKET),
+            libraries,
+            _lifeline: stdin,
+            _unpacked: None,
+        })
     }
 
     /// Where the node listens.
@@ -112,7 +130,10 @@ impl Node {
             path.push(":");
             path.push(more);
         }
-        [(SOCKET_VARIABLE, self.socket.clone().into()), (LIBRARY_PATH, path)]
+        [
+            (SOCKET_VARIABLE, self.socket.clone().into()),
+            (LIBRARY_PATH, path),
+        ]
     }
 }
 
@@ -138,9 +159,17 @@ pub fn registry_of(asked: &str) -> Result<Registry, Failure> {
 /// The node could not be started.
 pub fn run(spec: &str, command: &[OsString]) -> Result<u8, Failure> {
     let node = Node::get(spec)?;
-    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP])?;
+    let signals = sys::signal_fd(&[
+        libc::SIGCHLD,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+    ])?;
     let mut child = Command::new(&command[0]);
-    child.args(&command[1..]).envs(node.environment(std::env::var_os(LIBRARY_PATH).as_deref()));
+    child
+        .args(&command[1..])
+        .envs(node.environment(std::env::var_os(LIBRARY_PATH).as_deref()));
     // SAFETY: the closure runs between fork and exec and calls only sigprocmask(2) and signal(2), which are
     // async-signal-safe.
     unsafe {
@@ -153,8 +182,15 @@ pub fn run(spec: &str, command: &[OsString]) -> Result<u8, Failure> {
     let mut child = match child.spawn() {
         Ok(child) => child,
         Err(e) => {
-            eprintln!("gpuslice: cannot execute '{}': {e}", command[0].to_string_lossy());
-            return Ok(if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
+            eprintln!(
+                "gpuslice: cannot execute '{}': {e}",
+                command[0].to_string_lossy()
+            );
+            return Ok(if e.kind() == io::ErrorKind::NotFound {
+                127
+            } else {
+                126
+            });
         }
     };
     loop {
@@ -192,6 +228,8 @@ pub fn serve(spec: &str, folder: &Path) -> Result<u8, Failure> {
     say_ready()?;
     // Nobody writes; what ends the reading is the end of the starter.
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
+    // Whoever reads the starter's errors to their end need not wait for us.
+    sys::to_null(libc::STDERR_FILENO)?;
     while !registry.tenants()?.is_empty() {
         std::thread::sleep(LOOK_EVERY);
     }
@@ -205,12 +243,7 @@ fn say_ready() -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{READY}")?;
     out.flush()?;
-    let null = fs::File::open("/dev/null")?;
-    // SAFETY: both are descriptors; standard output is replaced while its lock is held.
-    if unsafe { libc::dup2(null.as_raw_fd(), libc::STDOUT_FILENO) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    sys::to_null(libc::STDOUT_FILENO)
 }
 
 #[cfg(test)]
@@ -229,6 +262,10 @@ mod tests {
         assert_eq!(with[0], ("GPUSLICE_SIM", "/x/socket".into()));
         assert_eq!(with[1], ("LD_LIBRARY_PATH", "/x/lib:/opt/lib".into()));
         assert_eq!(node.environment(None)[1].1, "/x/lib");
-        assert_eq!(node.environment(Some(OsStr::new("")))[1].1, "/x/lib", "an empty entry would mean the current folder");
+        assert_eq!(
+            node.environment(Some(OsStr::new("")))[1].1,
+            "/x/lib",
+            "an empty entry would mean the current folder"
+        );
     }
 }

@@ -37,8 +37,18 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
         without: None,
         command: options.command.clone(),
     };
-    let output = options.output.as_ref().map(std::path::absolute).transpose()?;
-    let status = run::run_traced(&in_slice, Some(TraceConfig { output, values: options.values }))?;
+    let output = options
+        .output
+        .as_ref()
+        .map(std::path::absolute)
+        .transpose()?;
+    let status = run::run_traced(
+        &in_slice,
+        Some(TraceConfig {
+            output,
+            values: options.values,
+        }),
+    )?;
     // The helper writes the last lines when the last program of the command has ended.
     // SAFETY: waitpid(2) with no status asked for; there are no other children to wait for.
     while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } > 0 {}
@@ -73,9 +83,21 @@ impl Log {
     }
 
     fn new(abi: &'static Abi, values: bool, to: Box<dyn Write + Send>, version: &str) -> Log {
-        let state = State { to, counts: BTreeMap::new(), unknown: BTreeMap::new() };
-        let log = Log { abi, values, state: Mutex::new(state) };
-        log.line(&format!("driver {version}, branch {}, gpuslice {}", abi.branch(), env!("CARGO_PKG_VERSION")));
+        let state = State {
+            to,
+            counts: BTreeMap::new(),
+            unknown: BTreeMap::new(),
+        };
+        let log = Log {
+            abi,
+            values,
+            state: Mutex::new(state),
+        };
+        log.line(&format!(
+            "driver {version}, branch {}, gpuslice {}",
+            abi.branch(),
+            env!("CARGO_PKG_VERSION")
+        ));
         log
     }
 
@@ -95,7 +117,9 @@ impl Log {
     fn uvm(&self, request: u32, block: &[u8]) -> Described {
         let entry = self.abi.uvm(request);
         let name = entry.map_or("unknown", |e| e.name);
-        let status = entry.and_then(|e| e.status).and_then(|at| word(block, usize::from(at)));
+        let status = entry
+            .and_then(|e| e.status)
+            .and_then(|at| word(block, usize::from(at)));
         Described {
             what: format!("nvidia-uvm {request} {name}"),
             size: format!("{} bytes", block.len()),
@@ -107,9 +131,16 @@ impl Log {
 
     fn escape(&self, node: Node, request: u32, block: &[u8], params: usize) -> Described {
         let (number, size) = (request as u8, request >> 16 & 0x3fff);
-        let file = if node == Node::Control { "nvidiactl" } else { "nvidiaN" };
+        let file = if node == Node::Control {
+            "nvidiactl"
+        } else {
+            "nvidiaN"
+        };
         let entry = self.abi.escape(number);
-        let mut what = format!("{file} {number:#04x} {}", entry.map_or("unknown", |e| e.name));
+        let mut what = format!(
+            "{file} {number:#04x} {}",
+            entry.map_or("unknown", |e| e.name)
+        );
         let (mut known, mut decision) = (entry.is_some(), entry.map(|e| e.decision));
         let mut detail = |id: Option<u32>, found: Option<(&'static str, Decision)>| {
             let Some(id) = id else { return };
@@ -120,11 +151,20 @@ impl Log {
         match number {
             nr::RM_CONTROL => {
                 let cmd = word(block, layout::nvos54::CMD);
-                detail(cmd, cmd.and_then(|c| self.abi.control(c)).map(|c| (c.name, c.decision)));
+                detail(
+                    cmd,
+                    cmd.and_then(|c| self.abi.control(c))
+                        .map(|c| (c.name, c.decision)),
+                );
             }
             nr::RM_ALLOC => {
                 let class = word(block, layout::nvos64::H_CLASS);
-                detail(class, class.and_then(|c| self.abi.class(c)).map(|c| (c.name, c.decision)));
+                detail(
+                    class,
+                    class
+                        .and_then(|c| self.abi.class(c))
+                        .map(|c| (c.name, c.decision)),
+                );
             }
             _ => {}
         }
@@ -132,8 +172,18 @@ impl Log {
             let i = e.sizes.iter().position(|&s| u32::from(s) == size)?;
             word(block, usize::from(e.status.get(i).copied().flatten()?))
         });
-        let size = if params > 0 { format!("{size} + {params} bytes") } else { format!("{size} bytes") };
-        Described { what, size, status, known, decision }
+        let size = if params > 0 {
+            format!("{size} + {params} bytes")
+        } else {
+            format!("{size} bytes")
+        };
+        Described {
+            what,
+            size,
+            status,
+            known,
+            decision,
+        }
     }
 }
 
@@ -163,16 +213,35 @@ fn answer(answer: Option<Reply>, status: Option<u32>) -> String {
 impl Trace for Log {
     fn note(&self, traced: &Traced<'_>) {
         let (described, block) = match traced.call {
-            TracedCall::Ioctl { node, request, block, params } => (self.ioctl(node, request, block, params), block),
+            TracedCall::Ioctl {
+                node,
+                request,
+                block,
+                params,
+            } => (self.ioctl(node, request, block, params), block),
             TracedCall::Map { length } => {
                 let what = "nvidia-uvm mmap managed memory".into();
                 let size = format!("{length} bytes");
-                (Described { what, size, status: None, known: true, decision: None }, &[][..])
+                (
+                    Described {
+                        what,
+                        size,
+                        status: None,
+                        known: true,
+                        decision: None,
+                    },
+                    &[][..],
+                )
             }
             // A number that the driver would take, on a file of another.
             TracedCall::Other => return,
         };
-        let mut line = format!("{}, {}, {}", described.what, described.size, answer(traced.answer, described.status));
+        let mut line = format!(
+            "{}, {}, {}",
+            described.what,
+            described.size,
+            answer(traced.answer, described.status)
+        );
         if let Some(Decision::Refuse(_)) = described.decision {
             line += ", refused by gpuslice";
         }
@@ -193,10 +262,16 @@ impl Trace for Log {
     fn end(&self) {
         let (counts, unknown) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            (std::mem::take(&mut state.counts), std::mem::take(&mut state.unknown))
+            (
+                std::mem::take(&mut state.counts),
+                std::mem::take(&mut state.unknown),
+            )
         };
         let total: u64 = counts.values().sum();
-        self.line(&format!("{total} calls of {} kinds (UVM calls that are always let through are not seen):", counts.len()));
+        self.line(&format!(
+            "{total} calls of {} kinds (UVM calls that are always let through are not seen):",
+            counts.len()
+        ));
         let mut by_count: Vec<(&String, &u64)> = counts.iter().collect();
         by_count.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
         for (what, count) in by_count {
@@ -234,8 +309,17 @@ mod tests {
         let buffer = Buffer::default();
         let abi = rm::for_driver("580.159.04").unwrap().abi;
         let log = Log::new(abi, values, Box::new(buffer.clone()), "580.159.04");
-        let call = TracedCall::Ioctl { node: Node::Control, request, block, params: 1028 };
-        log.note(&Traced { thread: 1, call, answer: Some(Reply::Value(0)) });
+        let call = TracedCall::Ioctl {
+            node: Node::Control,
+            request,
+            block,
+            params: 1028,
+        };
+        log.note(&Traced {
+            thread: 1,
+            call,
+            answer: Some(Reply::Value(0)),
+        });
         log.end();
         let text = buffer.0.lock().unwrap().clone();
         String::from_utf8(text).unwrap()
@@ -255,7 +339,10 @@ mod tests {
     fn a_line_names_the_call_and_its_answer_and_no_handle() {
         let text = traced(false, &control(0x2080_1303), CONTROL);
         let line = text.lines().nth(1).unwrap();
-        assert!(line.contains("nvidiactl 0x2a ") && line.contains("FB_GET_INFO_V2 (0x20801303)"), "{line}");
+        assert!(
+            line.contains("nvidiactl 0x2a ") && line.contains("FB_GET_INFO_V2 (0x20801303)"),
+            "{line}"
+        );
         assert!(line.ends_with("32 + 1028 bytes, status 0x51"), "{line}");
         assert!(!text.contains("c1d01234"));
         assert!(traced(true, &control(0x2080_1303), CONTROL).contains("c1d01234"));
@@ -264,7 +351,10 @@ mod tests {
     #[test]
     fn the_last_lines_list_what_is_not_known() {
         let text = traced(false, &control(0x2080_ffff), CONTROL);
-        assert!(text.contains("1 kinds that this version does not know"), "{text}");
+        assert!(
+            text.contains("1 kinds that this version does not know"),
+            "{text}"
+        );
         assert!(text.trim_end().ends_with("unknown (0x2080ffff)"), "{text}");
     }
 }

@@ -40,11 +40,26 @@ pub enum Finding {
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Finding::UnchargedMapping { process, base, length } => {
-                write!(f, "process {process} has a managed mapping of {} at {base:#x} that was never charged", Bytes(*length))
+            Finding::UnchargedMapping {
+                process,
+                base,
+                length,
+            } => {
+                write!(
+                    f,
+                    "process {process} has a managed mapping of {} at {base:#x} that was never charged",
+                    Bytes(*length)
+                )
             }
-            Finding::UnchargedMemory { device, driver, ledger } => {
-                write!(f, "the driver says that the tenant holds {driver} on {device}, the ledger says {ledger}")
+            Finding::UnchargedMemory {
+                device,
+                driver,
+                ledger,
+            } => {
+                write!(
+                    f,
+                    "the driver says that the tenant holds {driver} on {device}, the ledger says {ledger}"
+                )
             }
         }
     }
@@ -53,7 +68,9 @@ impl std::fmt::Display for Finding {
 /// The parts of a process's address space that map the UVM file: (base, length), ascending.
 fn uvm_mappings(tenant: &Tenant, process: Tid) -> Option<Vec<(u64, u64)>> {
     let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).ok()?;
-    Some(parse_maps(&maps, |device, inode, path| tenant.backend.maps_uvm(device, inode, path)))
+    Some(parse_maps(&maps, |device, inode, path| {
+        tenant.backend.maps_uvm(device, inode, path)
+    }))
 }
 
 /// Reads proc_pid_maps(5): `start-end perms offset dev inode path`.
@@ -74,7 +91,10 @@ fn parse_maps(maps: &str, is_uvm: impl Fn(&str, u64, &str) -> bool) -> Vec<(u64,
                 return None;
             }
             let (start, end) = range.split_once('-')?;
-            let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+            let (start, end) = (
+                u64::from_str_radix(start, 16).ok()?,
+                u64::from_str_radix(end, 16).ok()?,
+            );
             Some((start, end.checked_sub(start)?))
         })
         .collect()
@@ -112,7 +132,9 @@ pub fn refresh_managed(tenant: &Tenant) {
         }
         // Taken before the maps are read: what is charged from here on is not judged by them.
         let expected = tenant.files().expected_mappings(process, Instant::now());
-        let Some(mapped) = uvm_mappings(tenant, process) else { continue };
+        let Some(mapped) = uvm_mappings(tenant, process) else {
+            continue;
+        };
         for interval in charged {
             for (base, length) in uncovered(interval, &mapped) {
                 for (base, length) in uncovered((base, length), &expected) {
@@ -135,17 +157,25 @@ pub fn audit(tenant: &Tenant) -> Vec<Finding> {
     for (i, device) in tenant.devices.iter().enumerate() {
         // Nothing may be allocated or freed between the two numbers.
         let _still = tenant.device_memory.write();
-        let Ok(driver) = tenant.own.memory_of(&device.gpu, tenant.helper as u32) else { continue };
+        let Ok(driver) = tenant.own.memory_of(&device.gpu, tenant.helper as u32) else {
+            continue;
+        };
         let ledger = tenant.ledger().used(DeviceIndex(i as u8));
         if tenant.walls == crate::tenant::Walls::default() && driver > ledger {
-            findings.push(Finding::UnchargedMemory { device: device.gpu.uuid.clone(), driver, ledger });
+            findings.push(Finding::UnchargedMemory {
+                device: device.gpu.uuid.clone(),
+                driver,
+                ledger,
+            });
         }
     }
     findings
 }
 
 fn uncharged_mappings(tenant: &Tenant, process: Tid) -> Vec<Finding> {
-    let Some(mapped) = uvm_mappings(tenant, process) else { return Vec::new() };
+    let Some(mapped) = uvm_mappings(tenant, process) else {
+        return Vec::new();
+    };
     // Read after the maps: whatever they show was charged before it was mapped.
     let charged: Vec<(u64, u64)> = tenant.ledger().managed_of(Pid(process)).collect();
     let mut covered = charged;
@@ -153,7 +183,11 @@ fn uncharged_mappings(tenant: &Tenant, process: Tid) -> Vec<Finding> {
     mapped
         .into_iter()
         .flat_map(|interval| uncovered(interval, &covered))
-        .map(|(base, length)| Finding::UnchargedMapping { process, base, length })
+        .map(|(base, length)| Finding::UnchargedMapping {
+            process,
+            base,
+            length,
+        })
         .collect()
 }
 
@@ -171,7 +205,10 @@ mod tests {
 7f0300000000-7f0300200000 rw-s 7f0300000000 00:06 571                    /dev/nvidia-uvm (deleted)
 ";
         let found = parse_maps(maps, |_, _, path| path.starts_with("/dev/nvidia-uvm"));
-        assert_eq!(found, [(0x7f00_0000_0000, 64 << 20), (0x7f03_0000_0000, 2 << 20)]);
+        assert_eq!(
+            found,
+            [(0x7f00_0000_0000, 64 << 20), (0x7f03_0000_0000, 2 << 20)]
+        );
         let by_inode = parse_maps(maps, |device, inode, _| device == "00:06" && inode == 570);
         assert_eq!(by_inode, [(0x7f01_0000_0000, 2 << 20)]);
     }

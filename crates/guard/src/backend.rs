@@ -115,7 +115,11 @@ impl KernelBackend {
 fn parse_major(devices: &str, name: &str) -> Option<u32> {
     devices.lines().find_map(|line| {
         let (major, device) = line.trim().split_once(' ')?;
-        if device.trim() == name { major.parse().ok() } else { None }
+        if device.trim() == name {
+            major.parse().ok()
+        } else {
+            None
+        }
     })
 }
 
@@ -137,7 +141,9 @@ impl Backend for KernelBackend {
     fn maps_uvm(&self, _device: &str, _inode: u64, path: &str) -> bool {
         // The mapped file's path as the kernel prints it; a container may have bound the node elsewhere, which keeps
         // its last component.
-        path.rsplit('/').next().is_some_and(|name| name == "nvidia-uvm" || name == "nvidia-uvm (deleted)")
+        path.rsplit('/')
+            .next()
+            .is_some_and(|name| name == "nvidia-uvm" || name == "nvidia-uvm (deleted)")
     }
 
     fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, block: &mut [u8]) -> io::Result<i32> {
@@ -150,13 +156,21 @@ impl Backend for KernelBackend {
             Node::Gpu(minor) => format!("/dev/nvidia{minor}"),
             Node::Uvm => "/dev/nvidia-uvm".to_owned(),
         };
-        Ok(std::fs::OpenOptions::new().read(true).write(true).open(path)?.into())
+        Ok(std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)?
+            .into())
     }
 
     fn driver_version(&self) -> io::Result<String> {
         let text = std::fs::read_to_string("/proc/driver/nvidia/version")?;
-        parse_driver_version(&text)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/driver/nvidia/version names no version"))
+        parse_driver_version(&text).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "/proc/driver/nvidia/version names no version",
+            )
+        })
     }
 
     fn watch(&self) -> io::Result<Box<dyn FileWatch>> {
@@ -168,7 +182,9 @@ impl Backend for KernelBackend {
 fn parse_driver_version(text: &str) -> Option<String> {
     let line = text.lines().next()?;
     line.split_whitespace()
-        .find(|w| w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.') && w.len() >= 5)
+        .find(|w| {
+            w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.') && w.len() >= 5
+        })
         .map(str::to_owned)
 }
 
@@ -195,11 +211,19 @@ impl EpollWatch {
         // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         let placeholder = std::fs::File::open("/dev/null")?.into();
-        Ok(EpollWatch { epoll, placeholder, slots: HashMap::new(), next: 1 })
+        Ok(EpollWatch {
+            epoll,
+            placeholder,
+            slots: HashMap::new(),
+            next: 1,
+        })
     }
 
     fn control(&self, op: i32, slot: RawFd, id: FileId) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: 0, u64: id.0 };
+        let mut event = libc::epoll_event {
+            events: 0,
+            u64: id.0,
+        };
         // SAFETY: `event` is live; epoll and slot are descriptors of ours.
         if unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), op, slot, &mut event) } < 0 {
             return Err(io::Error::last_os_error());
@@ -211,7 +235,11 @@ impl EpollWatch {
 /// dup3(2) onto a number that we hold.
 fn place(file: RawFd, slot: RawFd) -> io::Result<()> {
     // SAFETY: `slot` is a descriptor number held by an `OwnedFd` of the caller, which keeps owning it.
-    if unsafe { libc::dup3(file, slot, libc::O_CLOEXEC) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if unsafe { libc::dup3(file, slot, libc::O_CLOEXEC) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 impl FileWatch for EpollWatch {
@@ -239,9 +267,15 @@ impl FileWatch for EpollWatch {
     }
 
     fn gone(&mut self) -> io::Result<Vec<FileId>> {
-        let listing = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.epoll.as_raw_fd()))?;
+        let listing =
+            std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.epoll.as_raw_fd()))?;
         let alive = parse_epoll_entries(&listing);
-        let gone: Vec<FileId> = self.slots.keys().filter(|id| !alive.contains(&id.0)).copied().collect();
+        let gone: Vec<FileId> = self
+            .slots
+            .keys()
+            .filter(|id| !alive.contains(&id.0))
+            .copied()
+            .collect();
         for id in &gone {
             self.slots.remove(id);
         }
@@ -291,7 +325,11 @@ mod tests {
         let other = watch.identify(lend(&b)).unwrap();
         assert_ne!(id, other);
         let copy = a.try_clone().unwrap();
-        assert_eq!(watch.identify(lend(&copy)).unwrap(), id, "a duplicate is the same open file");
+        assert_eq!(
+            watch.identify(lend(&copy)).unwrap(),
+            id,
+            "a duplicate is the same open file"
+        );
         drop(a);
         assert_eq!(watch.gone().unwrap(), [], "the duplicate keeps it open");
         drop(copy);

@@ -41,6 +41,39 @@ impl Block {
         Ok(())
     }
 
+    /// Copies this block and, on the guess that it leads to where the last one led, the block behind it, with one call.
+    /// A wrong guess costs nothing but the copy: [`Block::is_of`] tells.
+    ///
+    /// # Errors
+    /// `EFAULT`: this block is not readable there.
+    pub fn load_with(
+        &mut self,
+        caller: &Caller,
+        from: TenantPtr,
+        len: usize,
+        behind: &mut Block,
+        (behind_from, behind_len): (TenantPtr, usize),
+    ) -> io::Result<()> {
+        self.prepare(from, len);
+        behind.prepare(behind_from, behind_len);
+        let parts = &mut [
+            (from, &mut self.bytes[..len]),
+            (behind_from, &mut behind.bytes[..behind_len]),
+        ];
+        if caller.read_parts(parts).is_err() {
+            behind.clear();
+            return self.load(caller, from, len);
+        }
+        self.loaded();
+        behind.loaded();
+        Ok(())
+    }
+
+    /// Whether the block holds these bytes of the tenant.
+    pub fn is_of(&self, from: TenantPtr, len: usize) -> bool {
+        self.from.0 == Some(from) && self.before.len() == len
+    }
+
     /// Makes room for `len` bytes of the block at `from` without copying; [`Block::loaded`] must follow.
     pub fn prepare(&mut self, from: TenantPtr, len: usize) {
         self.from = TenantPtrOrNone(Some(from));
@@ -101,7 +134,9 @@ impl Block {
     /// # Errors
     /// `EFAULT`: not writable there.
     pub fn store(&self, caller: &Caller) -> io::Result<()> {
-        let Some(from) = self.from.0 else { return Ok(()) };
+        let Some(from) = self.from.0 else {
+            return Ok(());
+        };
         for (start, end) in changed_runs(&self.before, &self.bytes[..self.before.len()]) {
             caller.write(from.offset(start as u64), &self.bytes[start..end])?;
         }
@@ -116,6 +151,9 @@ const NEAR: usize = 64;
 /// The runs of 4-byte words in which two blocks of one length differ.
 fn changed_runs(before: &[u8], after: &[u8]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
+    if before == after {
+        return runs;
+    }
     let mut at = 0;
     for (b, a) in before.chunks(4).zip(after.chunks(4)) {
         let end = at + b.len();

@@ -39,8 +39,26 @@ impl Caller {
             }
             Err(e) => return Err(e),
         };
-        let memory = File::options().read(true).write(true).open(format!("/proc/{tid}/mem")).ok();
-        Ok(Caller { tid, process, pidfd, memory })
+        let memory = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{tid}/mem"))
+            .ok();
+        Ok(Caller {
+            tid,
+            process,
+            pidfd,
+            memory,
+        })
+    }
+
+    /// Whether the task that was opened still runs: then its number is still its own.
+    fn runs(&self) -> bool {
+        match sys::pidfd_kill(self.pidfd.as_fd(), 0) {
+            Ok(()) => true,
+            // Root's helper may not signal, and learns all the same that there is somebody.
+            Err(e) => e.raw_os_error() == Some(libc::EPERM),
+        }
     }
 
     /// A duplicate of the thread's descriptor `fd`.
@@ -116,8 +134,9 @@ impl Callers {
     /// # Errors
     /// The thread is gone, or may not be looked into.
     pub fn get(&self, tid: Tid) -> io::Result<(Arc<Caller>, bool)> {
-        if let Some(caller) = self.known().get(&tid) {
-            return Ok((caller.clone(), false));
+        let known = self.known().get(&tid).cloned();
+        if let Some(caller) = known.filter(|c| c.runs()) {
+            return Ok((caller, false));
         }
         self.reopen(tid).map(|c| (c, true))
     }
@@ -142,6 +161,8 @@ impl Callers {
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Tid, Arc<Caller>>> {
-        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.known
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -78,21 +78,32 @@ pub struct Numbers(RwLock<HashMap<(Tid, RawFd), Arc<OpenFile>>>);
 impl Numbers {
     /// What the process had under this number last time.
     pub fn get(&self, process: Tid, number: RawFd) -> Option<Arc<OpenFile>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(process, number)).cloned()
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&(process, number))
+            .cloned()
     }
 
     fn set(&self, process: Tid, number: RawFd, file: Arc<OpenFile>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert((process, number), file);
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((process, number), file);
     }
 
     fn retain(&self, keep: impl Fn(Tid, &OpenFile) -> bool) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|&(process, _), file| keep(process, file));
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|&(process, _), file| keep(process, file));
     }
 }
 
 /// A managed mapping that was charged and runs in the tenant now.
 struct Expected {
     process: Tid,
+    thread: Tid,
     base: u64,
     length: u64,
     since: Instant,
@@ -154,7 +165,10 @@ impl Files {
         helper: Tid,
     ) -> io::Result<Arc<OpenFile>> {
         let (device, inode, _, _) = sys::stat_fd(fd.as_fd())?;
-        let candidates = self.open.iter().filter(|f| (f.node, f.device, f.inode) == (node, device, inode));
+        let candidates = self
+            .open
+            .iter()
+            .filter(|f| (f.node, f.device, f.inode) == (node, device, inode));
         for file in candidates {
             if sys::same_file(helper, file.fd.as_raw_fd(), helper, fd.as_raw_fd())? {
                 numbers.set(process, number, file.clone());
@@ -163,7 +177,15 @@ impl Files {
         }
         let uvm = UvmFile(self.next_uvm);
         self.next_uvm += 1;
-        let file = Arc::new(OpenFile { fd, node, uvm, owner: process, device, inode, flags: AtomicU8::new(0) });
+        let file = Arc::new(OpenFile {
+            fd,
+            node,
+            uvm,
+            owner: process,
+            device,
+            inode,
+            flags: AtomicU8::new(0),
+        });
         self.open.push(file.clone());
         numbers.set(process, number, file.clone());
         Ok(file)
@@ -217,19 +239,42 @@ impl Files {
 
     /// Ranges of a process's UVM files that the driver made for itself: (base, length).
     pub fn pools_of(&self, process: Tid) -> Vec<(u64, u64)> {
-        let own: Vec<UvmFile> = self.open.iter().filter(|f| f.owner == process).map(|f| f.uvm).collect();
-        self.pools.iter().filter(|(f, _, _)| own.contains(f)).map(|&(_, b, l)| (b, l)).collect()
+        let own: Vec<UvmFile> = self
+            .open
+            .iter()
+            .filter(|f| f.owner == process)
+            .map(|f| f.uvm)
+            .collect();
+        self.pools
+            .iter()
+            .filter(|(f, _, _)| own.contains(f))
+            .map(|&(_, b, l)| (b, l))
+            .collect()
     }
 
     /// Whether a mapping of a UVM file lies in a range that the driver made for itself.
     pub fn in_pool(&self, process: Tid, base: u64, length: u64) -> bool {
-        self.pools_of(process).iter().any(|&(b, l)| base >= b && length <= l && base - b <= l - length)
+        self.pools_of(process)
+            .iter()
+            .any(|&(b, l)| base >= b && length <= l && base - b <= l - length)
     }
 
     /// A managed mapping was charged; it will appear soon.
-    pub fn expect_mapping(&mut self, process: Tid, base: u64, length: u64, now: Instant) {
+    pub fn expect_mapping(
+        &mut self,
+        (process, thread): (Tid, Tid),
+        base: u64,
+        length: u64,
+        now: Instant,
+    ) {
         self.managed = true;
-        self.expected.push(Expected { process, base, length, since: now });
+        self.expected.push(Expected {
+            process,
+            thread,
+            base,
+            length,
+            since: now,
+        });
     }
 
     /// No process of this tenant ever made managed memory.
@@ -237,10 +282,20 @@ impl Files {
         !self.managed
     }
 
+    /// A thread makes another call: what it was mapping is mapped, or will never be.
+    pub fn mapping_done(&mut self, thread: Tid) {
+        self.expected.retain(|e| e.thread != thread);
+    }
+
     /// The mappings of a process that may not have appeared yet.
     pub fn expected_mappings(&mut self, process: Tid, now: Instant) -> Vec<(u64, u64)> {
-        self.expected.retain(|e| now.duration_since(e.since) < MAPPING_GRACE);
-        self.expected.iter().filter(|e| e.process == process).map(|e| (e.base, e.length)).collect()
+        self.expected
+            .retain(|e| now.duration_since(e.since) < MAPPING_GRACE);
+        self.expected
+            .iter()
+            .filter(|e| e.process == process)
+            .map(|e| (e.base, e.length))
+            .collect()
     }
 
     /// Gives up files that no process has any more and tells what went with them. `alive` are the tenant's processes
@@ -250,9 +305,13 @@ impl Files {
         let held = self.held_by(alive, helper);
         // A UVM file is bound to its first user's address space: while that process runs its mappings can live, so
         // nothing is given back even if no descriptor is left.
-        let keeps = |f: &OpenFile| held.contains(&f.uvm) || (f.node == Node::Uvm && alive.contains(&f.owner));
+        let keeps = |f: &OpenFile| {
+            held.contains(&f.uvm) || (f.node == Node::Uvm && alive.contains(&f.owner))
+        };
         numbers.retain(|process, file| alive.contains(&process) && keeps(file));
-        let (keep, leave): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open).into_iter().partition(|f| keeps(f));
+        let (keep, leave): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|f| keeps(f));
         self.open = keep;
         for file in leave {
             match Arc::try_unwrap(file) {
@@ -290,9 +349,21 @@ impl Files {
                 Err(_) => return all(),
             };
             for entry in entries.flatten() {
-                let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
-                let Some(number) = entry.file_name().to_str().and_then(|n| n.parse::<RawFd>().ok()) else { continue };
-                for file in self.open.iter().filter(|f| (f.device, f.inode) == (meta.dev(), meta.ino())) {
+                let Ok(meta) = std::fs::metadata(entry.path()) else {
+                    continue;
+                };
+                let Some(number) = entry
+                    .file_name()
+                    .to_str()
+                    .and_then(|n| n.parse::<RawFd>().ok())
+                else {
+                    continue;
+                };
+                for file in self
+                    .open
+                    .iter()
+                    .filter(|f| (f.device, f.inode) == (meta.dev(), meta.ino()))
+                {
                     // Closed in this moment: not held. Not comparable: held.
                     match sys::same_file(helper, file.fd.as_raw_fd(), process, number) {
                         Ok(false) => {}

@@ -71,32 +71,67 @@ struct Assembler(Vec<Instruction>);
 
 impl Assembler {
     fn load(&mut self, offset: u32) {
-        self.0.push(Instruction { code: LD_ABS, jump_true: 0, jump_false: 0, k: offset });
+        self.0.push(Instruction {
+            code: LD_ABS,
+            jump_true: 0,
+            jump_false: 0,
+            k: offset,
+        });
     }
     fn ret(&mut self, k: u32) {
-        self.0.push(Instruction { code: RET, jump_true: 0, jump_false: 0, k });
+        self.0.push(Instruction {
+            code: RET,
+            jump_true: 0,
+            jump_false: 0,
+            k,
+        });
     }
     fn and(&mut self, k: u32) {
-        self.0.push(Instruction { code: AND, jump_true: 0, jump_false: 0, k });
+        self.0.push(Instruction {
+            code: AND,
+            jump_true: 0,
+            jump_false: 0,
+            k,
+        });
     }
     /// If the accumulator equals `k`, return `verdict`.
     fn when_equal(&mut self, k: u32, verdict: u32) {
-        self.0.push(Instruction { code: JEQ, jump_true: 0, jump_false: 1, k });
+        self.0.push(Instruction {
+            code: JEQ,
+            jump_true: 0,
+            jump_false: 1,
+            k,
+        });
         self.ret(verdict);
     }
     /// If the accumulator differs from `k`, return `verdict`.
     fn unless_equal(&mut self, k: u32, verdict: u32) {
-        self.0.push(Instruction { code: JEQ, jump_true: 1, jump_false: 0, k });
+        self.0.push(Instruction {
+            code: JEQ,
+            jump_true: 1,
+            jump_false: 0,
+            k,
+        });
         self.ret(verdict);
     }
     /// If the accumulator is at least `k`, return `verdict`.
     fn when_at_least(&mut self, k: u32, verdict: u32) {
-        self.0.push(Instruction { code: JGE, jump_true: 0, jump_false: 1, k });
+        self.0.push(Instruction {
+            code: JGE,
+            jump_true: 0,
+            jump_false: 1,
+            k,
+        });
         self.ret(verdict);
     }
     /// If any bit of `k` is set, return `verdict`.
     fn when_any_bit(&mut self, k: u32, verdict: u32) {
-        self.0.push(Instruction { code: JSET, jump_true: 0, jump_false: 1, k });
+        self.0.push(Instruction {
+            code: JSET,
+            jump_true: 0,
+            jump_false: 1,
+            k,
+        });
         self.ret(verdict);
     }
     /// Runs `body` only if the accumulator equals `k`; `body` must return on every path.
@@ -105,8 +140,18 @@ impl Assembler {
         body(&mut inner);
         // A jump reaches 255 instructions; a long body is jumped over with an unconditional jump (32-bit offset).
         const JA: u16 = 0x05;
-        self.0.push(Instruction { code: JEQ, jump_true: 1, jump_false: 0, k });
-        self.0.push(Instruction { code: JA, jump_true: 0, jump_false: 0, k: inner.0.len() as u32 });
+        self.0.push(Instruction {
+            code: JEQ,
+            jump_true: 1,
+            jump_false: 0,
+            k,
+        });
+        self.0.push(Instruction {
+            code: JA,
+            jump_true: 0,
+            jump_false: 0,
+            k: inner.0.len() as u32,
+        });
         self.0.append(&mut inner.0);
     }
 }
@@ -146,11 +191,20 @@ fn ioctl_rules(a: &mut Assembler, abi: &Abi) {
     }
     // UVM words: they are compared whole, so that 42 (a UVM call) is not taken for RM number 0x2a.
     for call in abi.uvm_calls() {
-        let verdict = if call.decision == Decision::Pass { RET_ALLOW } else { RET_NOTIFY };
+        let verdict = if call.decision == Decision::Pass {
+            RET_ALLOW
+        } else {
+            RET_NOTIFY
+        };
         a.when_equal(call.request, verdict);
     }
     // A small word that the table lacks: notified, so that it is counted and refused.
-    a.0.push(Instruction { code: JGE, jump_true: 1, jump_false: 0, k: UVM_SMALL_WORDS + 1 });
+    a.0.push(Instruction {
+        code: JGE,
+        jump_true: 1,
+        jump_false: 0,
+        k: UVM_SMALL_WORDS + 1,
+    });
     a.ret(RET_NOTIFY);
     a.and(NUMBER_AND_SIZE);
     for escape in abi.escapes() {
@@ -177,7 +231,12 @@ fn mmap_rules(a: &mut Assembler) {
     a.and(READ_WRITE);
     a.unless_equal(READ_WRITE, RET_ALLOW);
     a.load(arg_low(5));
-    a.0.push(Instruction { code: JEQ, jump_true: 1, jump_false: 0, k: 0 });
+    a.0.push(Instruction {
+        code: JEQ,
+        jump_true: 1,
+        jump_false: 0,
+        k: 0,
+    });
     a.ret(RET_NOTIFY);
     a.load(arg_high(5));
     a.when_equal(0, RET_ALLOW);
@@ -207,7 +266,9 @@ pub(crate) fn verdict(program: &Program, syscall: u32, arch: u32, args: [u64; 6]
         pc += 1;
         let jump = |yes: bool| if yes { i.jump_true } else { i.jump_false } as usize;
         match i.code {
-            LD_ABS => acc = u32::from_le_bytes(data[i.k as usize..i.k as usize + 4].try_into().unwrap()),
+            LD_ABS => {
+                acc = u32::from_le_bytes(data[i.k as usize..i.k as usize + 4].try_into().unwrap())
+            }
             AND => acc &= i.k,
             JEQ => pc += jump(acc == i.k),
             JGE => pc += jump(acc >= i.k),
@@ -228,29 +289,62 @@ mod tests {
     }
 
     fn ioctl(request: u64) -> u32 {
-        verdict(&program(), libc::SYS_ioctl as u32, AUDIT_ARCH_X86_64, [3, request, 0x1000, 0, 0, 0])
+        verdict(
+            &program(),
+            libc::SYS_ioctl as u32,
+            AUDIT_ARCH_X86_64,
+            [3, request, 0x1000, 0, 0, 0],
+        )
     }
 
     fn mmap(prot: i32, flags: i32, offset: u64) -> u32 {
-        verdict(&program(), libc::SYS_mmap as u32, AUDIT_ARCH_X86_64, [0, 4096, prot as u64, flags as u64, 3, offset])
+        verdict(
+            &program(),
+            libc::SYS_mmap as u32,
+            AUDIT_ARCH_X86_64,
+            [0, 4096, prot as u64, flags as u64, 3, offset],
+        )
     }
 
     #[test]
     fn rm_calls_are_notified_whatever_type_direction_and_high_half() {
         assert_eq!(ioctl(0xc030_462b), RET_NOTIFY, "RM_ALLOC");
         assert_eq!(ioctl(0x0030_002b), RET_NOTIFY, "no type, no direction");
-        assert_eq!(ioctl(0xdead_beef_c020_462a), RET_NOTIFY, "the kernel ignores the high half");
-        assert_eq!(ioctl(0xc020_5a2b), RET_NOTIFY, "RM_ALLOC in its 32-byte form, another type");
+        assert_eq!(
+            ioctl(0xdead_beef_c020_462a),
+            RET_NOTIFY,
+            "the kernel ignores the high half"
+        );
+        assert_eq!(
+            ioctl(0xc020_5a2b),
+            RET_NOTIFY,
+            "RM_ALLOC in its 32-byte form, another type"
+        );
         assert_eq!(ioctl(0xc010_46d3), RET_NOTIFY, "XFER_CMD wraps any other");
     }
 
     #[test]
     fn terminals_and_files_keep_their_ioctls() {
-        for request in [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIOCLEX, libc::FIONBIO, libc::TIOCSCTTY] {
-            assert_eq!(ioctl(request as u64), RET_ALLOW, "{request:#x}");
+        for request in [
+            libc::TCGETS,
+            libc::TIOCGWINSZ,
+            libc::FIONREAD,
+            libc::FIOCLEX,
+            libc::FIONBIO,
+            libc::TIOCSCTTY,
+        ] {
+            assert_eq!(ioctl(request), RET_ALLOW, "{request:#x}");
         }
-        assert_eq!(ioctl(0x5429), RET_ALLOW, "TIOCGSID: the number of RM_FREE without its size");
-        assert_eq!(ioctl(0x802c_542a), RET_ALLOW, "TCGETS2: the number of RM_CONTROL with another size");
+        assert_eq!(
+            ioctl(0x5429),
+            RET_ALLOW,
+            "TIOCGSID: the number of RM_FREE without its size"
+        );
+        assert_eq!(
+            ioctl(0x802c_542a),
+            RET_ALLOW,
+            "TCGETS2: the number of RM_CONTROL with another size"
+        );
         assert_eq!(ioctl(2), RET_ALLOW, "FIGETBSZ");
     }
 
@@ -258,10 +352,34 @@ mod tests {
     fn threat_09_uvm_words_are_compared_whole() {
         for pass in [23u64, 24, 31, 42, 43, 44, 45, 46, 47, 51, 53, 72, 73] {
             assert_eq!(ioctl(pass), RET_ALLOW, "{pass}");
-            assert_eq!(ioctl(pass | 0xffff_ffff_0000_0000), RET_ALLOW, "{pass}: the kernel ignores the high half");
+            assert_eq!(
+                ioctl(pass | 0xffff_ffff_0000_0000),
+                RET_ALLOW,
+                "{pass}: the kernel ignores the high half"
+            );
             assert_ne!(ioctl(pass | 0x0030_0000 | 0x4600), RET_ERRNO, "{pass}");
         }
-        for notified in [25u64, 26, 27, 28, 29, 30, 33, 34, 37, 38, 39, 65, 66, 68, 70, 75, 78, 0x3000_0001, 200] {
+        for notified in [
+            25u64,
+            26,
+            27,
+            28,
+            29,
+            30,
+            33,
+            34,
+            37,
+            38,
+            39,
+            65,
+            66,
+            68,
+            70,
+            75,
+            78,
+            0x3000_0001,
+            200,
+        ] {
             assert_eq!(ioctl(notified), RET_NOTIFY, "{notified}");
         }
         assert_eq!(ioctl(0x0020_002a), RET_NOTIFY, "RM_CONTROL is not UVM 42");
@@ -272,21 +390,52 @@ mod tests {
         let rw = libc::PROT_READ | libc::PROT_WRITE;
         assert_eq!(mmap(rw, libc::MAP_SHARED, 0x7f00_0000_0000), RET_NOTIFY);
         assert_eq!(mmap(rw, libc::MAP_SHARED_VALIDATE, 0x10000), RET_NOTIFY);
-        assert_eq!(mmap(rw, libc::MAP_SHARED | libc::MAP_FIXED, 0x1_0000_0000), RET_NOTIFY, "low half zero");
-        assert_eq!(mmap(rw | libc::PROT_EXEC, libc::MAP_SHARED, 0x10000), RET_NOTIFY);
-        assert_eq!(mmap(rw, libc::MAP_SHARED, 0), RET_ALLOW, "the offset of a managed mapping is its address");
-        assert_eq!(mmap(libc::PROT_READ, libc::MAP_SHARED, 0x10000), RET_ALLOW, "the driver wants it writable");
+        assert_eq!(
+            mmap(rw, libc::MAP_SHARED | libc::MAP_FIXED, 0x1_0000_0000),
+            RET_NOTIFY,
+            "low half zero"
+        );
+        assert_eq!(
+            mmap(rw | libc::PROT_EXEC, libc::MAP_SHARED, 0x10000),
+            RET_NOTIFY
+        );
+        assert_eq!(
+            mmap(rw, libc::MAP_SHARED, 0),
+            RET_ALLOW,
+            "the offset of a managed mapping is its address"
+        );
+        assert_eq!(
+            mmap(libc::PROT_READ, libc::MAP_SHARED, 0x10000),
+            RET_ALLOW,
+            "the driver wants it writable"
+        );
         assert_eq!(mmap(rw, libc::MAP_PRIVATE, 0x10000), RET_ALLOW);
-        assert_eq!(mmap(rw, libc::MAP_SHARED | libc::MAP_ANONYMOUS, 0x10000), RET_ALLOW);
+        assert_eq!(
+            mmap(rw, libc::MAP_SHARED | libc::MAP_ANONYMOUS, 0x10000),
+            RET_ALLOW
+        );
     }
 
     #[test]
     fn other_abis_and_second_listeners_are_refused() {
         const I386: u32 = 0x4000_0003;
-        assert_eq!(verdict(&program(), 54, I386, [0; 6]), RET_ERRNO | libc::ENOSYS as u32);
+        assert_eq!(
+            verdict(&program(), 54, I386, [0; 6]),
+            RET_ERRNO | libc::ENOSYS as u32
+        );
         let x32 = libc::SYS_ioctl as u32 | X32_BIT;
-        assert_eq!(verdict(&program(), x32, AUDIT_ARCH_X86_64, [0; 6]), RET_ERRNO | libc::ENOSYS as u32);
-        let seccomp = |flags| verdict(&program(), libc::SYS_seccomp as u32, AUDIT_ARCH_X86_64, [1, flags, 0, 0, 0, 0]);
+        assert_eq!(
+            verdict(&program(), x32, AUDIT_ARCH_X86_64, [0; 6]),
+            RET_ERRNO | libc::ENOSYS as u32
+        );
+        let seccomp = |flags| {
+            verdict(
+                &program(),
+                libc::SYS_seccomp as u32,
+                AUDIT_ARCH_X86_64,
+                [1, flags, 0, 0, 0, 0],
+            )
+        };
         assert_eq!(seccomp(1 << 3), RET_ERRNO | libc::EBUSY as u32);
         assert_eq!(seccomp(1 << 3 | 1), RET_ERRNO | libc::EBUSY as u32);
         assert_eq!(seccomp(0), RET_ALLOW, "a tenant may filter itself further");

@@ -89,7 +89,7 @@ impl Report {
 /// Audits run this often while the tenant makes calls.
 const AUDIT_EVERY: Duration = Duration::from_secs(1);
 /// While calls are served, somebody looks this often whether one holds up the others.
-const WATCH_EVERY_MS: i32 = 10;
+const WATCH_EVERY_MS: i32 = 50;
 /// A finding must be seen in this many audits in a row: one can fall between a call and its entry.
 const AUDITS_TO_CONDEMN: u32 = 2;
 
@@ -138,9 +138,16 @@ impl Helper {
         sys::raise_descriptor_limit();
         sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0)?;
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
-        for s in [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGTTOU, libc::SIGHUP, libc::SIGTERM, libc::SIGPIPE] {
-            sys::ignore_signal(s);
-        }
+        // The command starts with these as `run` was started: what is ignored now stays ignored.
+        let mut heeded = vec![
+            libc::SIGINT,
+            libc::SIGQUIT,
+            libc::SIGTSTP,
+            libc::SIGTTOU,
+            libc::SIGHUP,
+            libc::SIGTERM,
+        ];
+        heeded.retain(|&s| sys::ignore_signal(s));
         let (abi, note) = branch_of(backend.as_ref())?;
         if let Some(note) = note {
             eprintln!("gpuslice: {note}");
@@ -150,19 +157,33 @@ impl Helper {
         // The command's process is made while there is one thread and, as root, while its user can still be set.
         let (ours, theirs) = sys::socket_pair()?;
         let filter = filter::tenant_filter(abi);
-        let install = Install { wait_killable: config.walls.signals_no_double_charge };
+        let install = Install {
+            wait_killable: config.walls.signals_no_double_charge,
+        };
         let Some(child) = sys::fork()? else {
             drop(ours);
+            heeded.into_iter().for_each(sys::default_signal);
             tenant_process(&config, &filter, install, &theirs);
         };
         drop(theirs);
+        // The command's input and output are its own: where it closes them, nobody may wait for us.
+        sys::to_null(libc::STDIN_FILENO)?;
+        sys::to_null(libc::STDOUT_FILENO)?;
+        // Before all else, since what stops the command (it is inside a slice already) is the clearest reason.
+        let listener = receive_listener(&ours)?;
         let tenant_uid = config.user.as_ref().map_or(sys::uids().0, |u| u.uid);
         privilege::become_helper(config.helper_uid, tenant_uid)?;
         backend.settle()?;
         let own = OwnClient::new(backend.clone(), files)?;
         let devices = slice_devices(&own, &config.quotas)?;
-        let listener = receive_listener(&ours)?;
-        let mut tenant = Tenant::new(config.name.clone(), abi, backend, config.walls, devices, own)?;
+        let mut tenant = Tenant::new(
+            config.name.clone(),
+            abi,
+            backend,
+            config.walls,
+            devices,
+            own,
+        )?;
         tenant.trace = trace;
         let tenant = Arc::new(tenant);
         let signals = sys::signal_fd(&[libc::SIGCHLD])?;
@@ -176,7 +197,14 @@ impl Helper {
             _ => Report::CannotExecute(i32::from_le_bytes(answer)),
         };
         report.send(supervisor.as_fd())?;
-        Ok(Helper { tenant, pool, listener, child, signals, report_only: config.report_only })
+        Ok(Helper {
+            tenant,
+            pool,
+            listener,
+            child,
+            signals,
+            report_only: config.report_only,
+        })
     }
 
     fn serve(&mut self, supervisor: &OwnedFd) -> i32 {
@@ -186,7 +214,11 @@ impl Helper {
         let mut served = 0;
         loop {
             // An idle tenant costs nothing: no timer runs.
-            let timeout = if audit_due.is_some() { WATCH_EVERY_MS } else { -1 };
+            let timeout = if audit_due.is_some() {
+                WATCH_EVERY_MS
+            } else {
+                -1
+            };
             let tenant = &self.tenant;
             let [wake, ended, listener, signals] = match sys::poll(
                 [
@@ -220,6 +252,10 @@ impl Helper {
                 if sys::prctl(libc::PR_SET_PDEATHSIG, 0, 0).is_ok() {
                     self.report(supervisor, &Report::Ended(code));
                 }
+                // Whoever reads the command's errors to their end need not wait for those programs; a trace goes on.
+                if self.tenant.trace.is_none() && sys::to_null(libc::STDERR_FILENO).is_err() {
+                    return 125;
+                }
             }
             if listener & (libc::POLLHUP | libc::POLLERR) != 0 {
                 // Nobody is left under the filter. The kernel lets go of it before the command can be waited for.
@@ -231,7 +267,11 @@ impl Helper {
             }
             if audit_due.is_some_and(|t| t <= Instant::now()) {
                 suspicious = self.audit(suspicious);
-                audit_due = self.tenant.processes().was_active().then(|| Instant::now() + AUDIT_EVERY);
+                audit_due = self
+                    .tenant
+                    .processes()
+                    .was_active()
+                    .then(|| Instant::now() + AUDIT_EVERY);
                 if audit_due.is_none() && suspicious > 0 {
                     audit_due = Some(Instant::now() + AUDIT_EVERY);
                 }
@@ -271,7 +311,9 @@ impl Helper {
     fn audit(&self, before: u32) -> u32 {
         self.tenant.sweep();
         let findings: Vec<Finding> = audit(&self.tenant);
-        let Some(first) = findings.first() else { return 0 };
+        let Some(first) = findings.first() else {
+            return 0;
+        };
         let seen = before + 1;
         if seen == AUDITS_TO_CONDEMN {
             if self.report_only {
@@ -295,8 +337,13 @@ fn slice_devices(own: &OwnClient, quotas: &[(String, u64)]) -> io::Result<Vec<Sl
         .iter()
         .map(|(uuid, bytes)| {
             let gpu = own.gpus().iter().find(|g| g.uuid == *uuid);
-            let gpu = gpu.ok_or_else(|| io::Error::other(format!("GPU {uuid} is not on this node any more")))?;
-            Ok(SliceDevice { gpu: gpu.clone(), quota: Bytes(*bytes) })
+            let gpu = gpu.ok_or_else(|| {
+                io::Error::other(format!("GPU {uuid} is not on this node any more"))
+            })?;
+            Ok(SliceDevice {
+                gpu: gpu.clone(),
+                quota: Bytes(*bytes),
+            })
         })
         .collect()
 }
@@ -306,12 +353,21 @@ fn receive_listener(from: &OwnedFd) -> io::Result<OwnedFd> {
     let (n, fd) = sys::receive_message(from.as_fd(), &mut text)?;
     fd.ok_or_else(|| {
         let why = String::from_utf8_lossy(&text[..n]).into_owned();
-        io::Error::other(if why.is_empty() { "the command's process died before its filter was set".into() } else { why })
+        io::Error::other(if why.is_empty() {
+            "the command's process died before its filter was set".into()
+        } else {
+            why
+        })
     })
 }
 
 /// The command's process, from fork to exec. Never returns.
-fn tenant_process(config: &HelperConfig, filter: &filter::Program, install: Install, helper: &OwnedFd) -> ! {
+fn tenant_process(
+    config: &HelperConfig,
+    filter: &filter::Program,
+    install: Install,
+    helper: &OwnedFd,
+) -> ! {
     let fail = |why: String| -> ! {
         // The helper says it to the user; if it is gone, nobody is left to ask.
         let _told = sys::send_message(helper.as_fd(), why.as_bytes(), None);
@@ -331,7 +387,9 @@ fn tenant_process(config: &HelperConfig, filter: &filter::Program, install: Inst
         .iter()
         .map(|(k, v)| CString::new([k.as_slice(), b"=", v.as_slice()].concat()))
         .collect();
-    let (Ok(args), Ok(env)) = (args, env) else { fail("a word of the command holds a zero byte".into()) };
+    let (Ok(args), Ok(env)) = (args, env) else {
+        fail("a word of the command holds a zero byte".into())
+    };
     let listener = match listener::install(filter, install) {
         Ok(listener) => listener,
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) => fail(
@@ -356,7 +414,11 @@ fn tenant_process(config: &HelperConfig, filter: &filter::Program, install: Inst
     let e = sys::exec(&args[0], &args, &env);
     let number = e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes();
     let _told = sys::send_message(helper.as_fd(), &number, None);
-    std::process::exit(if e.raw_os_error() == Some(libc::ENOENT) { 127 } else { 126 })
+    std::process::exit(if e.raw_os_error() == Some(libc::ENOENT) {
+        127
+    } else {
+        126
+    })
 }
 
 /// Reads a configuration that a supervisor left in a descriptor.

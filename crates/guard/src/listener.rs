@@ -95,7 +95,10 @@ pub fn install(program: &Program, how: Install) -> io::Result<OwnedFd> {
     }
     let code = program.instructions();
     let len = u16::try_from(code.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
-    let prog = FilterProgram { len, filter: code.as_ptr() };
+    let prog = FilterProgram {
+        len,
+        filter: code.as_ptr(),
+    };
     let mut flags = FLAG_NEW_LISTENER;
     if how.wait_killable {
         flags |= FLAG_WAIT_KILLABLE_RECV;
@@ -141,9 +144,24 @@ impl Listener<'_> {
     /// Answers a call. False: the caller is gone (it was killed).
     pub fn answer(self, id: u64, reply: Reply) -> bool {
         let r = match reply {
-            Reply::Value(value) => Response { id, value, error: 0, flags: 0 },
-            Reply::Errno(e) => Response { id, value: 0, error: -e, flags: 0 },
-            Reply::Continue => Response { id, value: 0, error: 0, flags: RESPONSE_CONTINUE },
+            Reply::Value(value) => Response {
+                id,
+                value,
+                error: 0,
+                flags: 0,
+            },
+            Reply::Errno(e) => Response {
+                id,
+                value: 0,
+                error: -e,
+                flags: 0,
+            },
+            Reply::Continue => Response {
+                id,
+                value: 0,
+                error: 0,
+                flags: RESPONSE_CONTINUE,
+            },
         };
         // SAFETY: `r` is a live `struct seccomp_notif_resp` of the size this request encodes (24 bytes).
         unsafe { libc::ioctl(self.0.as_raw_fd(), NOTIF_SEND, &r) == 0 }
@@ -154,7 +172,12 @@ impl Listener<'_> {
     ///
     /// # Errors
     /// As seccomp_unotify(2); `ENOENT`: the caller is gone.
-    pub fn add_descriptor(self, id: u64, fd: BorrowedFd<'_>, answer_with_it: bool) -> io::Result<RawFd> {
+    pub fn add_descriptor(
+        self,
+        id: u64,
+        fd: BorrowedFd<'_>,
+        answer_with_it: bool,
+    ) -> io::Result<RawFd> {
         let a = AddFd {
             id,
             flags: if answer_with_it { ADDFD_SEND } else { 0 },
@@ -164,7 +187,11 @@ impl Listener<'_> {
         };
         // SAFETY: `a` is a live `struct seccomp_notif_addfd` of the size this request encodes (24 bytes).
         let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), NOTIF_ADDFD, &a) };
-        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+        if rc < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(rc)
+        }
     }
 
     /// Hands the processor straight over on each wake-up (Linux 6.6). Returns whether the kernel can.

@@ -61,7 +61,11 @@ pub fn become_tenant(user: Option<&User>) -> io::Result<()> {
     let caps = sys::capabilities()?;
     let keep = !NOT_FOR_TENANTS.iter().fold(0u64, |mask, c| mask | 1 << c);
     let permitted = caps.permitted & keep;
-    sys::set_capabilities(Caps { effective: caps.effective & permitted, permitted, inheritable: 0 })?;
+    sys::set_capabilities(Caps {
+        effective: caps.effective & permitted,
+        permitted,
+        inheritable: 0,
+    })?;
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
     Ok(())
 }
@@ -80,13 +84,25 @@ pub fn become_helper(uid: Option<u32>, tenant_uid: u32) -> io::Result<()> {
         let setuid = 1 << CAP_SETUID;
         let ptrace = 1 << cap::SYS_PTRACE;
         let both = setuid | ptrace;
-        sys::set_capabilities(Caps { effective: both, permitted: both, inheritable: 0 })?;
+        sys::set_capabilities(Caps {
+            effective: both,
+            permitted: both,
+            inheritable: 0,
+        })?;
         if !sys::set_fs_uid(tenant_uid) {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
-        sys::set_capabilities(Caps { effective: ptrace, permitted: ptrace, inheritable: 0 })?;
+        sys::set_capabilities(Caps {
+            effective: ptrace,
+            permitted: ptrace,
+            inheritable: 0,
+        })?;
     } else {
-        sys::set_capabilities(Caps { effective: 0, permitted: 0, inheritable: 0 })?;
+        sys::set_capabilities(Caps {
+            effective: 0,
+            permitted: 0,
+            inheritable: 0,
+        })?;
     }
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;

@@ -109,13 +109,18 @@ impl Registry {
         }
         let meta = fs::symlink_metadata(folder)?;
         let (_, uid) = sys::uids();
-        if !meta.is_dir() || (meta.uid() != uid && uid != 0) || meta.permissions().mode() & 0o022 != 0 {
+        if !meta.is_dir()
+            || (meta.uid() != uid && uid != 0)
+            || meta.permissions().mode() & 0o022 != 0
+        {
             return Err(io::Error::other(format!(
                 "the registry {} must be a folder that only its owner can write; it is not: remove it or mend its owner and mode",
                 folder.display()
             )));
         }
-        Ok(Registry { folder: folder.to_owned() })
+        Ok(Registry {
+            folder: folder.to_owned(),
+        })
     }
 
     fn lock(&self) -> io::Result<OwnedFd> {
@@ -147,7 +152,9 @@ impl Registry {
             if path.extension().is_none_or(|e| e != "tenant") {
                 continue;
             }
-            let Ok(file) = File::open(&path) else { continue };
+            let Ok(file) = File::open(&path) else {
+                continue;
+            };
             if flock(&file, libc::LOCK_SH | libc::LOCK_NB).is_ok() {
                 // Nobody holds it: its processes have ended, however they did.
                 fs::remove_file(&path)?;
@@ -186,19 +193,35 @@ impl Registry {
                 ask.name
             )));
         }
-        let cards: Vec<Card> = gpus.iter().map(|g| Card { uuid: g.uuid.clone(), total: g.memory }).collect();
+        let cards: Vec<Card> = gpus
+            .iter()
+            .map(|g| Card {
+                uuid: g.uuid.clone(),
+                total: g.memory,
+            })
+            .collect();
         let grants: Vec<Grant> = live
             .iter()
             .map(|e| Grant {
                 name: e.name.clone(),
-                memory: e.memory.iter().map(|(u, b)| (u.clone(), Bytes(*b))).collect(),
+                memory: e
+                    .memory
+                    .iter()
+                    .map(|(u, b)| (u.clone(), Bytes(*b)))
+                    .collect(),
             })
             .collect();
-        let request = Grant { name: ask.name.clone(), memory: ask.memory.clone() };
-        admission::admit(&cards, &grants, &request, ask.overcommit).map_err(|r| io::Error::other(r.to_string()))?;
+        let request = Grant {
+            name: ask.name.clone(),
+            memory: ask.memory.clone(),
+        };
+        admission::admit(&cards, &grants, &request, ask.overcommit)
+            .map_err(|r| io::Error::other(r.to_string()))?;
         let helper_uid = ask.helper_user.then(|| {
             let taken: Vec<u32> = live.iter().filter_map(|e| e.helper_uid).collect();
-            (FIRST_HELPER_UID..).find(|uid| !taken.contains(uid)).expect("fewer tenants than user ids")
+            (FIRST_HELPER_UID..)
+                .find(|uid| !taken.contains(uid))
+                .expect("fewer tenants than user ids")
         });
         let entry = Entry {
             version: VERSION,
@@ -210,8 +233,12 @@ impl Registry {
             command: ask.command.clone(),
         };
         let path = self.folder.join(format!("{}.tenant", ask.name));
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o644).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)?;
         flock(&file, libc::LOCK_EX | libc::LOCK_NB)?;
         file.write_all(&serde_json::to_vec(&entry)?)?;
         Ok(Lease { file, entry })
@@ -220,7 +247,11 @@ impl Registry {
 
 fn flock(file: &File, how: i32) -> io::Result<()> {
     // SAFETY: the call takes two integers.
-    if unsafe { libc::flock(file.as_raw_fd(), how) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if unsafe { libc::flock(file.as_raw_fd(), how) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn describe(e: &io::Error, what: &str, path: &Path) -> io::Error {
@@ -232,5 +263,7 @@ pub fn valid_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 64
         && !name.starts_with('.')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }

@@ -81,7 +81,9 @@ pub fn alloc(
     backend.ioctl(file, request(nr::RM_ALLOC, l::SIZE), &mut block)?;
     match Status(u32_at(&block, l::STATUS)) {
         Status::OK => Ok(u32_at(&block, l::H_OBJECT_NEW)),
-        s => Err(io::Error::other(format!("the driver refused class {class:#x}: {s:?}"))),
+        s => Err(io::Error::other(format!(
+            "the driver refused class {class:#x}: {s:?}"
+        ))),
     }
 }
 
@@ -89,7 +91,13 @@ pub fn alloc(
 ///
 /// # Errors
 /// The ioctl itself failed.
-pub fn free(backend: &dyn Backend, file: BorrowedFd<'_>, client: u32, parent: u32, handle: u32) -> io::Result<Status> {
+pub fn free(
+    backend: &dyn Backend,
+    file: BorrowedFd<'_>,
+    client: u32,
+    parent: u32,
+    handle: u32,
+) -> io::Result<Status> {
     use layout::nvos00 as l;
     let mut block = [0u8; l::SIZE];
     put_u32(&mut block, l::H_ROOT, client);
@@ -176,8 +184,15 @@ impl OwnFiles {
     pub fn open(backend: &dyn Backend) -> io::Result<OwnFiles> {
         let control = backend.open(Node::Control)?;
         let cards = card_info(backend, control.as_fd())?;
-        let gpus = cards.iter().map(|&(_, minor)| backend.open(Node::Gpu(minor))).collect::<io::Result<Vec<_>>>()?;
-        Ok(OwnFiles { control, gpus, cards })
+        let gpus = cards
+            .iter()
+            .map(|&(_, minor)| backend.open(Node::Gpu(minor)))
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(OwnFiles {
+            control,
+            gpus,
+            cards,
+        })
     }
 }
 
@@ -196,14 +211,36 @@ impl OwnClient {
     /// # Errors
     /// The driver refuses.
     pub fn new(backend: Arc<dyn Backend>, files: OwnFiles) -> io::Result<OwnClient> {
-        let OwnFiles { control: control_file, gpus: gpu_files, cards } = files;
-        let client = alloc(backend.as_ref(), control_file.as_fd(), (0, 0, 0), ROOT_CLIENT, &mut [])?;
-        let mut own = OwnClient { backend, control_file, _gpu_files: gpu_files, client, gpus: Vec::new() };
+        let OwnFiles {
+            control: control_file,
+            gpus: gpu_files,
+            cards,
+        } = files;
+        let client = alloc(
+            backend.as_ref(),
+            control_file.as_fd(),
+            (0, 0, 0),
+            ROOT_CLIENT,
+            &mut [],
+        )?;
+        let mut own = OwnClient {
+            backend,
+            control_file,
+            _gpu_files: gpu_files,
+            client,
+            gpus: Vec::new(),
+        };
         let mut ids = [0xffu8; 128];
         own.control(client, GET_ATTACHED_IDS, &mut ids)?;
-        let attached = ids.chunks_exact(4).map(|c| u32_at(c, 0)).take_while(|&id| id != u32::MAX);
+        let attached = ids
+            .chunks_exact(4)
+            .map(|c| u32_at(c, 0))
+            .take_while(|&id| id != u32::MAX);
         for (index, gpu_id) in attached.enumerate() {
-            let minor = cards.iter().find(|&&(id, _)| id == gpu_id).map_or(index as u32, |&(_, minor)| minor);
+            let minor = cards
+                .iter()
+                .find(|&&(id, _)| id == gpu_id)
+                .map_or(index as u32, |&(_, minor)| minor);
             let gpu = own.add_gpu(index, gpu_id, minor)?;
             own.gpus.push(gpu);
         }
@@ -222,9 +259,21 @@ impl OwnClient {
         put_u32(&mut params, d::VA_MODE, MULTIPLE_VASPACES);
         let (device, subdevice) = (device_handle(index), subdevice_handle(index));
         let file = self.control_file.as_fd();
-        alloc(self.backend.as_ref(), file, (self.client, self.client, device), DEVICE, &mut params)?;
+        alloc(
+            self.backend.as_ref(),
+            file,
+            (self.client, self.client, device),
+            DEVICE,
+            &mut params,
+        )?;
         let mut sub = sub_instance.to_le_bytes();
-        alloc(self.backend.as_ref(), file, (self.client, device, subdevice), SUBDEVICE, &mut sub)?;
+        alloc(
+            self.backend.as_ref(),
+            file,
+            (self.client, device, subdevice),
+            SUBDEVICE,
+            &mut sub,
+        )?;
 
         let mut gid = [0u8; 268];
         put_u32(&mut gid, 4, GID_BINARY);
@@ -247,9 +296,18 @@ impl OwnClient {
     }
 
     fn control(&self, object: u32, cmd: u32, params: &mut [u8]) -> io::Result<()> {
-        match control(self.backend.as_ref(), self.control_file.as_fd(), self.client, object, cmd, params)? {
+        match control(
+            self.backend.as_ref(),
+            self.control_file.as_fd(),
+            self.client,
+            object,
+            cmd,
+            params,
+        )? {
             Status::OK => Ok(()),
-            s => Err(io::Error::other(format!("the driver refused control {cmd:#x}: {s:?}"))),
+            s => Err(io::Error::other(format!(
+                "the driver refused control {cmd:#x}: {s:?}"
+            ))),
         }
     }
 
@@ -273,7 +331,9 @@ impl OwnClient {
             put_u32(&mut block, entry(i) + fb_info_entry::INDEX, w);
         }
         self.control(subdevice_handle(index), FB_GET_INFO_V2, &mut block)?;
-        Ok((0..want.len()).map(|i| Bytes::from_kib(u64::from(u32_at(&block, entry(i) + fb_info_entry::DATA)))).collect())
+        Ok((0..want.len())
+            .map(|i| Bytes::from_kib(u64::from(u32_at(&block, entry(i) + fb_info_entry::DATA))))
+            .collect())
     }
 
     /// Memory of a GPU that nobody holds now.
@@ -294,12 +354,18 @@ impl OwnClient {
         let mut block = vec![0u8; pid_info::SIZE];
         put_u32(&mut block, pid_info::PID_INFO_LIST_COUNT, 1);
         put_u32(&mut block, pid_info::PID_INFO_LIST + e::PID, pid);
-        self.control(subdevice_handle(gpu.index as usize), GET_PID_INFO, &mut block)?;
+        self.control(
+            subdevice_handle(gpu.index as usize),
+            GET_PID_INFO,
+            &mut block,
+        )?;
         let entry = &block[pid_info::PID_INFO_LIST..];
         if u32_at(entry, e::RESULT) != 0 {
             return Ok(Bytes(0));
         }
-        Ok(Bytes(u64_at(entry, e::MEM_PRIVATE) + u64_at(entry, e::MEM_SHARED_OWNED)))
+        Ok(Bytes(
+            u64_at(entry, e::MEM_PRIVATE) + u64_at(entry, e::MEM_SHARED_OWNED),
+        ))
     }
 }
 
@@ -319,7 +385,14 @@ fn card_info(backend: &dyn Backend, file: BorrowedFd<'_>) -> io::Result<Vec<(u32
 /// `GPU-` and the sixteen bytes in the usual groups.
 pub fn format_uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }
 
 /// The branch of the driver that runs, with a word to the user if its exact release is not listed.
@@ -328,7 +401,8 @@ pub fn format_uuid(bytes: &[u8; 16]) -> String {
 /// No driver, or a branch that this version does not know: one line with what to do.
 pub fn branch_of(backend: &dyn Backend) -> io::Result<(&'static Abi, Option<String>)> {
     let version = backend.driver_version()?;
-    let found = rm::for_driver(&version).map_err(|e| io::Error::new(io::ErrorKind::Unsupported, e.to_string()))?;
+    let found = rm::for_driver(&version)
+        .map_err(|e| io::Error::new(io::ErrorKind::Unsupported, e.to_string()))?;
     let note = (!found.listed).then(|| {
         format!("driver {version} is not among the releases this version was checked with; using the layouts of its branch")
     });

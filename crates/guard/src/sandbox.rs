@@ -107,8 +107,22 @@ pub fn enter_helper() -> io::Result<()> {
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
     let program = helper_filter();
     let code = program.instructions();
-    let prog = FilterProgram { len: code.len() as u16, filter: code.as_ptr() };
+    let prog = FilterProgram {
+        len: code.len() as u16,
+        filter: code.as_ptr(),
+    };
     // SAFETY: `prog` and the instructions it points to outlive the call; the kernel copies them.
-    let rc = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0 as libc::c_ulong, &prog) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            SET_MODE_FILTER,
+            0 as libc::c_ulong,
+            &prog,
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

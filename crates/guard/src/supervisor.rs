@@ -34,10 +34,19 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
     let (ours, theirs) = sys::socket_pair()?;
     let helper = start_helper(config, lease, &theirs)?;
     drop(theirs);
-    let mut run = Run { helper, command: None, listener_note: None };
+    let mut run = Run {
+        helper,
+        command: None,
+        listener_note: None,
+    };
     loop {
-        let [report, signal] =
-            sys::poll([(ours.as_raw_fd(), libc::POLLIN), (signals.as_raw_fd(), libc::POLLIN)], -1)?;
+        let [report, signal] = sys::poll(
+            [
+                (ours.as_raw_fd(), libc::POLLIN),
+                (signals.as_raw_fd(), libc::POLLIN),
+            ],
+            -1,
+        )?;
         if report != 0 {
             match Report::receive(ours.as_fd())? {
                 Some(report) => {
@@ -71,8 +80,15 @@ impl Run {
             Report::Failed(why) => return Err(io::Error::other(why)),
             Report::CannotExecute(number) => {
                 let name = String::from_utf8_lossy(&config.command[0]);
-                eprintln!("gpuslice: cannot execute '{name}': {}", io::Error::from_raw_os_error(number));
-                return Ok(Some(if number == libc::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE }));
+                eprintln!(
+                    "gpuslice: cannot execute '{name}': {}",
+                    io::Error::from_raw_os_error(number)
+                );
+                return Ok(Some(if number == libc::ENOENT {
+                    NOT_FOUND
+                } else {
+                    CANNOT_EXECUTE
+                }));
             }
             Report::Condemned(why) => {
                 eprintln!("gpuslice: ending the tenant '{}': {why}", config.name);
@@ -107,7 +123,11 @@ impl Run {
 
 fn start_helper(config: &HelperConfig, lease: &Lease, socket: &OwnedFd) -> io::Result<Tid> {
     let text = memory_file(&serde_json::to_vec(config)?)?;
-    let keep: Vec<i32> = vec![text.as_raw_fd(), socket.as_raw_fd(), lease.descriptor().as_raw_fd()];
+    let keep: Vec<i32> = vec![
+        text.as_raw_fd(),
+        socket.as_raw_fd(),
+        lease.descriptor().as_raw_fd(),
+    ];
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("gpuslice-helper")
@@ -152,7 +172,10 @@ fn memory_file(contents: &[u8]) -> io::Result<OwnedFd> {
 fn kill_descendants(spare: Tid) {
     const ROUNDS: usize = 1000;
     for _ in 0..ROUNDS {
-        let victims: Vec<Tid> = descendants(std::process::id() as Tid).into_iter().filter(|&p| p != spare).collect();
+        let victims: Vec<Tid> = descendants(std::process::id() as Tid)
+            .into_iter()
+            .filter(|&p| p != spare)
+            .collect();
         if victims.is_empty() {
             return;
         }
@@ -168,12 +191,24 @@ fn kill_descendants(spare: Tid) {
 /// All processes below `root`, from the parents that `/proc` names. Zombies are left out.
 fn descendants(root: Tid) -> Vec<Tid> {
     let mut parents: Vec<(Tid, Tid)> = Vec::new();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<Tid>().ok()) else { continue };
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<Tid>().ok())
+        else {
+            continue;
+        };
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
         // The name in parentheses may hold anything; the state and the parent follow the last one.
-        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+        let Some((_, rest)) = stat.rsplit_once(')') else {
+            continue;
+        };
         let mut words = rest.split_whitespace();
         let (state, parent) = (words.next(), words.next().and_then(|p| p.parse().ok()));
         if let (Some(state), Some(parent)) = (state, parent)
@@ -186,7 +221,12 @@ fn descendants(root: Tid) -> Vec<Tid> {
     let mut i = 0;
     while i < below.len() {
         let parent = below[i];
-        below.extend(parents.iter().filter(|&&(_, p)| p == parent).map(|&(pid, _)| pid));
+        below.extend(
+            parents
+                .iter()
+                .filter(|&&(_, p)| p == parent)
+                .map(|&(pid, _)| pid),
+        );
         i += 1;
     }
     below.remove(0);

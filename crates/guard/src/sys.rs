@@ -10,7 +10,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 pub type Tid = i32;
 
 fn check(rc: libc::c_long) -> io::Result<libc::c_long> {
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
 }
 
 /// `PIDFD_THREAD` (pidfd_open(2), Linux 6.9): a descriptor of one thread, so that its own descriptor table is used.
@@ -35,15 +39,32 @@ pub fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd> {
 /// pidfd_send_signal(2).
 pub fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a null siginfo is allowed by the manual page; the rest are integers.
-    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<u8>(), 0) })
-        .map(drop)
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<u8>(),
+            0,
+        )
+    })
+    .map(drop)
 }
 
 /// kcmp(2) with `KCMP_FILE`: do descriptor `a` of `pid_a` and `b` of `pid_b` share one open file description?
 pub fn same_file(pid_a: Tid, a: RawFd, pid_b: Tid, b: RawFd) -> io::Result<bool> {
     const KCMP_FILE: libc::c_int = 0;
     // SAFETY: the call takes integers only.
-    let rc = check(unsafe { libc::syscall(libc::SYS_kcmp, pid_a, pid_b, KCMP_FILE, a as libc::c_ulong, b as libc::c_ulong) })?;
+    let rc = check(unsafe {
+        libc::syscall(
+            libc::SYS_kcmp,
+            pid_a,
+            pid_b,
+            KCMP_FILE,
+            a as libc::c_ulong,
+            b as libc::c_ulong,
+        )
+    })?;
     Ok(rc == 0)
 }
 
@@ -63,7 +84,7 @@ pub struct TenantPtr(pub u64);
 impl TenantPtr {
     /// The pointer `bytes` further on; a wrap gives an address that cannot be read.
     pub fn offset(self, bytes: u64) -> TenantPtr {
-        TenantPtr(self.0.checked_add(bytes).unwrap_or(u64::MAX))
+        TenantPtr(self.0.saturating_add(bytes))
     }
 
     /// Whether the tenant passed no pointer.
@@ -81,12 +102,21 @@ pub fn read_tenant(tid: Tid, from: TenantPtr, into: &mut [u8]) -> io::Result<()>
 pub fn read_tenant_parts(tid: Tid, parts: &mut [(TenantPtr, &mut [u8])]) -> io::Result<()> {
     const MAX: usize = 8;
     assert!(parts.len() <= MAX, "at most {MAX} pieces a call");
-    let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let empty = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    };
     let (mut local, mut remote) = ([empty; MAX], [empty; MAX]);
     let mut want = 0;
     for (i, (from, into)) in parts.iter_mut().enumerate() {
-        local[i] = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        remote[i] = libc::iovec { iov_base: from.0 as *mut libc::c_void, iov_len: into.len() };
+        local[i] = libc::iovec {
+            iov_base: into.as_mut_ptr().cast(),
+            iov_len: into.len(),
+        };
+        remote[i] = libc::iovec {
+            iov_base: from.0 as *mut libc::c_void,
+            iov_len: into.len(),
+        };
         want += into.len();
     }
     let n = parts.len() as libc::c_ulong;
@@ -103,8 +133,14 @@ pub fn read_tenant_parts(tid: Tid, parts: &mut [(TenantPtr, &mut [u8])]) -> io::
 
 /// process_vm_writev(2) by thread id; only for tenants whose `/proc/TID/mem` cannot be opened.
 pub fn write_tenant(tid: Tid, to: TenantPtr, bytes: &[u8]) -> io::Result<()> {
-    let local = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: to.0 as *mut libc::c_void, iov_len: bytes.len() };
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr() as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: to.0 as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
     // SAFETY: the local iovec covers a live slice that the kernel only reads; the remote address is the kernel's to check.
     let put = unsafe { libc::process_vm_writev(tid, &local, 1, &remote, 1, 0) };
     if put < 0 {
@@ -126,7 +162,11 @@ pub fn write_tenant(tid: Tid, to: TenantPtr, bytes: &[u8]) -> io::Result<()> {
 pub fn ioctl(fd: BorrowedFd<'_>, request: u32, block: &mut [u8]) -> io::Result<i32> {
     // SAFETY: `block` is live and exclusively ours; its length is the caller's contract above.
     let rc = unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::c_ulong, block.as_mut_ptr()) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
 }
 
 /// What fstat(2) says of a descriptor: (st_dev, st_ino, st_rdev, is a character device).
@@ -137,7 +177,12 @@ pub fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<(u64, u64, u64, bool)> {
     if unsafe { libc::fstat(fd.as_raw_fd(), &mut st) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok((st.st_dev, st.st_ino, st.st_rdev, st.st_mode & libc::S_IFMT == libc::S_IFCHR))
+    Ok((
+        st.st_dev,
+        st.st_ino,
+        st.st_rdev,
+        st.st_mode & libc::S_IFMT == libc::S_IFCHR,
+    ))
 }
 
 /// Closes a descriptor at the next execve(2) of this process.
@@ -156,7 +201,11 @@ pub fn close_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub fn prctl(option: libc::c_int, a: libc::c_ulong, b: libc::c_ulong) -> io::Result<i32> {
     // SAFETY: only options that take integers are passed by this crate.
     let rc = unsafe { libc::prctl(option, a, b, 0 as libc::c_ulong, 0 as libc::c_ulong) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
 }
 
 /// Capability numbers (linux/capability.h) that this crate names.
@@ -212,7 +261,10 @@ struct CapData {
 
 /// capget(2) of this thread.
 pub fn capabilities() -> io::Result<Caps> {
-    let mut header = CapHeader { version: CAP_VERSION_3, pid: 0 };
+    let mut header = CapHeader {
+        version: CAP_VERSION_3,
+        pid: 0,
+    };
     let mut data = [CapData::default(); 2];
     // SAFETY: version 3 takes one header and two data blocks, as given (capget(2)).
     check(unsafe { libc::syscall(libc::SYS_capget, &mut header, data.as_mut_ptr()) })?;
@@ -226,7 +278,10 @@ pub fn capabilities() -> io::Result<Caps> {
 
 /// capset(2) of this thread.
 pub fn set_capabilities(caps: Caps) -> io::Result<()> {
-    let mut header = CapHeader { version: CAP_VERSION_3, pid: 0 };
+    let mut header = CapHeader {
+        version: CAP_VERSION_3,
+        pid: 0,
+    };
     let half = |i: u32| CapData {
         effective: (caps.effective >> (32 * i)) as u32,
         permitted: (caps.permitted >> (32 * i)) as u32,
@@ -281,7 +336,10 @@ pub fn fork() -> io::Result<Option<Tid>> {
 /// execvpe(3): never returns on success.
 pub fn exec(program: &CStr, args: &[CString], env: &[CString]) -> io::Error {
     let pointers = |v: &[CString]| -> Vec<*const libc::c_char> {
-        v.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+        v.iter()
+            .map(|s| s.as_ptr())
+            .chain(std::iter::once(std::ptr::null()))
+            .collect()
     };
     let (args, env) = (pointers(args), pointers(env));
     // SAFETY: both arrays are null-terminated and outlive the call; the strings outlive the arrays.
@@ -293,7 +351,14 @@ pub fn exec(program: &CStr, args: &[CString], env: &[CString]) -> io::Error {
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: `fds` has room for the two descriptors.
-    let rc = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) };
+    let rc = unsafe {
+        libc::socketpair(
+            libc::AF_UNIX,
+            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
+            0,
+            fds.as_mut_ptr(),
+        )
+    };
     if rc < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -302,8 +367,15 @@ pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Sends `bytes` and, if given, one descriptor (unix(7), SCM_RIGHTS).
-pub fn send_message(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
+pub fn send_message(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut iov = libc::iovec {
+        iov_base: bytes.as_ptr() as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
     let mut control = [0u64; 4];
     // SAFETY: all zeroes is a valid `msghdr`.
     let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -318,7 +390,9 @@ pub fn send_message(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<
             (*c).cmsg_level = libc::SOL_SOCKET;
             (*c).cmsg_type = libc::SCM_RIGHTS;
             (*c).cmsg_len = libc::CMSG_LEN(4) as usize;
-            libc::CMSG_DATA(c).cast::<i32>().write_unaligned(fd.as_raw_fd());
+            libc::CMSG_DATA(c)
+                .cast::<i32>()
+                .write_unaligned(fd.as_raw_fd());
         }
     }
     loop {
@@ -335,8 +409,14 @@ pub fn send_message(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<
 }
 
 /// Receives one message: its bytes (0 at end of file) and the descriptor that came with it, if any.
-pub fn receive_message(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+pub fn receive_message(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut iov = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
     let mut control = [0u64; 4];
     // SAFETY: all zeroes is a valid `msghdr`.
     let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -360,8 +440,11 @@ pub fn receive_message(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(u
     // before its data is read as one descriptor that is ours alone.
     unsafe {
         let c = libc::CMSG_FIRSTHDR(&msg);
-        if !c.is_null() && (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
-            fd = Some(OwnedFd::from_raw_fd(libc::CMSG_DATA(c).cast::<i32>().read_unaligned()));
+        if !c.is_null() && (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS
+        {
+            fd = Some(OwnedFd::from_raw_fd(
+                libc::CMSG_DATA(c).cast::<i32>().read_unaligned(),
+            ));
         }
     }
     Ok((n, fd))
@@ -369,7 +452,11 @@ pub fn receive_message(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(u
 
 /// Waits with poll(2); `timeout_ms` -1 waits for ever. Returns the events of each descriptor.
 pub fn poll<const N: usize>(fds: [(RawFd, i16); N], timeout_ms: i32) -> io::Result<[i16; N]> {
-    let mut p = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+    let mut p = fds.map(|(fd, events)| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    });
     // SAFETY: `p` is a live array of N entries.
     let rc = unsafe { libc::poll(p.as_mut_ptr(), N as libc::nfds_t, timeout_ms) };
     if rc < 0 {
@@ -409,13 +496,21 @@ pub fn wait_for(pid: Tid) -> io::Result<i32> {
 
 /// Exit status as env(1) and the shells report it: the code, or 128 + signal.
 pub fn exit_code(status: i32) -> i32 {
-    if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
+    if libc::WIFSIGNALED(status) {
+        128 + libc::WTERMSIG(status)
+    } else {
+        libc::WEXITSTATUS(status)
+    }
 }
 
 /// kill(2).
 pub fn kill(pid: Tid, signal: i32) -> io::Result<()> {
     // SAFETY: integers only.
-    if unsafe { libc::kill(pid, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if unsafe { libc::kill(pid, signal) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Blocks the signals for this thread (and those it starts) and gives a descriptor that reads them (signalfd(2)).
@@ -443,28 +538,56 @@ pub fn read_signal(fd: BorrowedFd<'_>) -> Option<(i32, i32)> {
     // SAFETY: `signalfd_siginfo` is plain data; the read is bounded by its size and its result checked.
     unsafe {
         let mut info: libc::signalfd_siginfo = std::mem::zeroed();
-        let n = libc::read(fd.as_raw_fd(), (&raw mut info).cast(), size_of::<libc::signalfd_siginfo>());
-        (n as usize == size_of::<libc::signalfd_siginfo>()).then_some((info.ssi_signo as i32, info.ssi_pid as i32))
+        let n = libc::read(
+            fd.as_raw_fd(),
+            (&raw mut info).cast(),
+            size_of::<libc::signalfd_siginfo>(),
+        );
+        (n as usize == size_of::<libc::signalfd_siginfo>())
+            .then_some((info.ssi_signo as i32, info.ssi_pid as i32))
     }
 }
 
-/// Gives the child of a fork the default signal handling back.
+/// Lets every signal of this thread come again, and gives back the default handling of SIGPIPE, which Rust's start-up
+/// code ignores.
 pub fn unblock_signals() {
     // SAFETY: `sigset_t` is plain data initialised by sigemptyset; SIG_SETMASK with it blocks nothing.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-        for s in [libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE, libc::SIGTSTP] {
-            libc::signal(s, libc::SIG_DFL);
-        }
     }
+    default_signal(libc::SIGPIPE);
 }
 
-/// Leaves a signal without effect on this process.
-pub fn ignore_signal(signal: i32) {
+/// Leaves a signal without effect on this process. Returns whether it had one: what was ignored before (nohup(1)) is to
+/// be ignored by the command too.
+pub fn ignore_signal(signal: i32) -> bool {
     // SAFETY: SIG_IGN is a valid disposition for every signal this crate passes.
-    unsafe { libc::signal(signal, libc::SIG_IGN) };
+    unsafe { libc::signal(signal, libc::SIG_IGN) != libc::SIG_IGN }
+}
+
+/// Gives a signal its default effect back.
+pub fn default_signal(signal: i32) {
+    // SAFETY: SIG_DFL is a valid disposition for every signal.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Puts `/dev/null` in the place of a descriptor, so that whoever waits for its other end to close need not wait for us.
+///
+/// # Errors
+/// As open(2) and dup3(2).
+pub fn to_null(fd: RawFd) -> io::Result<()> {
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    // SAFETY: only standard descriptors are passed, which no owner in this process closes.
+    if unsafe { libc::dup3(null.as_raw_fd(), fd, 0) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Real and effective user id of this thread.

@@ -241,7 +241,10 @@ impl Tenant {
     }
 
     fn device_where(&self, found: impl Fn(&SliceDevice) -> bool) -> Option<DeviceIndex> {
-        self.devices.iter().position(found).map(|i| DeviceIndex(i as u8))
+        self.devices
+            .iter()
+            .position(found)
+            .map(|i| DeviceIndex(i as u8))
     }
 
     /// A device of the slice.
@@ -327,10 +330,16 @@ impl Tenant {
         }
     }
 
-    /// Charges, after another look at what was given back if it does not fit at once.
-    pub fn reserve(&self, device: DeviceIndex, amount: Bytes) -> Option<policy::ledger::Reservation> {
+    /// Charges for a call of `thread`, after another look at what was given back if it does not fit at once.
+    pub fn reserve(
+        &self,
+        device: DeviceIndex,
+        amount: Bytes,
+        thread: Tid,
+    ) -> Option<policy::ledger::Reservation> {
         let first = self.ledger().reserve(device, amount).ok();
         first.or_else(|| {
+            self.files().mapping_done(thread);
             self.reclaim();
             self.ledger().reserve(device, amount).ok()
         })
@@ -344,8 +353,11 @@ impl Tenant {
     /// Processes of the tenant that have a client of the driver.
     pub fn gpu_processes(&self) -> Vec<Tid> {
         let ledger = self.ledger();
-        let owners: HashSet<Tid> =
-            ledger.clients().filter_map(|c: ClientHandle| ledger.client_owner(c)).map(|p| p.0).collect();
+        let owners: HashSet<Tid> = ledger
+            .clients()
+            .filter_map(|c: ClientHandle| ledger.client_owner(c))
+            .map(|p| p.0)
+            .collect();
         let mut owners: Vec<Tid> = owners.into_iter().collect();
         owners.sort_unstable();
         owners
@@ -390,7 +402,11 @@ impl Processes {
         }
         // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Processes { epoll, known: Mutex::default(), active: AtomicBool::new(false) })
+        Ok(Processes {
+            epoll,
+            known: Mutex::default(),
+            active: AtomicBool::new(false),
+        })
     }
 
     /// A call of this process is being served: its end will be noticed.
@@ -403,9 +419,20 @@ impl Processes {
             return Ok(());
         }
         let pidfd = sys::pidfd_open(process, 0)?;
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: process as u64 };
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: process as u64,
+        };
         // SAFETY: `event` is live; both descriptors are ours.
-        if unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, pidfd.as_raw_fd(), &mut event) } < 0 {
+        if unsafe {
+            libc::epoll_ctl(
+                self.epoll.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                pidfd.as_raw_fd(),
+                &mut event,
+            )
+        } < 0
+        {
             return Err(io::Error::last_os_error());
         }
         known.insert(process, pidfd);
@@ -416,9 +443,20 @@ impl Processes {
     pub fn ended(&self) -> Vec<Tid> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         // SAFETY: `events` has room for as many entries as are asked for.
-        let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, 0) };
+        let n = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as i32,
+                0,
+            )
+        };
         let mut known = lock(&self.known);
-        let ended: Vec<Tid> = events.iter().take(n.max(0) as usize).map(|e| e.u64 as Tid).collect();
+        let ended: Vec<Tid> = events
+            .iter()
+            .take(n.max(0) as usize)
+            .map(|e| e.u64 as Tid)
+            .collect();
         for process in &ended {
             // Closing the pidfd takes it out of the epoll set.
             known.remove(process);

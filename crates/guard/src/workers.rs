@@ -95,7 +95,10 @@ impl Pool {
         idle.threads += 1;
         drop(idle);
         let pool = self.clone();
-        let spawned = thread::Builder::new().name("mediator".into()).stack_size(STACK).spawn(move || pool.run());
+        let spawned = thread::Builder::new()
+            .name("mediator".into())
+            .stack_size(STACK)
+            .spawn(move || pool.run());
         if spawned.is_err() {
             lock(&self.idle).threads -= 1;
         }
@@ -133,7 +136,11 @@ impl Pool {
                     worker.serve(&call);
                     self.busy.fetch_sub(1, Ordering::Relaxed);
                     self.served.fetch_add(1, Ordering::Relaxed);
-                    suspect = if call.tid == last_caller { suspect.saturating_sub(1) } else { SUSPECT };
+                    suspect = if call.tid == last_caller {
+                        suspect.saturating_sub(1)
+                    } else {
+                        SUSPECT
+                    };
                     last_caller = call.tid;
                     self.follow_load(busy, suspect > 0);
                 }

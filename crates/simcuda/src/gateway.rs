@@ -40,14 +40,19 @@ pub fn open(node: Node) -> io::Result<OwnedFd> {
 
 /// Makes an ioctl; `argument` points to the parameter block that `request` asks for.
 pub fn ioctl(file: BorrowedFd<'_>, request: u32, argument: *mut u8) -> io::Result<()> {
-    // SAFETY: the callers pass the address of a live `Block` of the size that the request has.
-    let answer = unsafe { libc::ioctl(file.as_raw_fd(), request.into(), argument) };
-    if answer >= 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() != Some(libc::ENOTTY) {
-        return Err(error);
+    loop {
+        // SAFETY: the callers pass the address of a live `Block` of the size that the request has.
+        let answer = unsafe { libc::ioctl(file.as_raw_fd(), request.into(), argument) };
+        if answer >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENOTTY) => break,
+            // A signal came before a guard had taken the call: it has not been executed, nor begun.
+            Some(libc::EINTR) => {}
+            _ => return Err(error),
+        }
     }
     with_client(|client| client.ioctl(file, request, argument)).map(|_| ())
 }

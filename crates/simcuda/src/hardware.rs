@@ -600,20 +600,24 @@ impl Builder<'_> {
 
 /// Maps a range of the UVM file over a reserved range: offset and address are equal, as UVM demands.
 pub fn map_uvm(node: &Node, range: &Range) -> Result<(), CuResult> {
-    // SAFETY: MAP_FIXED replaces only the range that the caller has reserved and holds.
-    let at = unsafe {
-        libc::mmap(
-            range.base() as *mut libc::c_void,
-            range.length() as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_FIXED,
-            node.uvm.file().as_raw_fd(),
-            range.base() as libc::off_t,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        Err(CuResult::ERROR_OUT_OF_MEMORY)
-    } else {
-        Ok(())
+    loop {
+        // SAFETY: MAP_FIXED replaces only the range that the caller has reserved and holds.
+        let at = unsafe {
+            libc::mmap(
+                range.base() as *mut libc::c_void,
+                range.length() as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                node.uvm.file().as_raw_fd(),
+                range.base() as libc::off_t,
+            )
+        };
+        if at != libc::MAP_FAILED {
+            return Ok(());
+        }
+        // A guard is asked about this mapping, too, and a signal may come before it has taken the question.
+        if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return Err(CuResult::ERROR_OUT_OF_MEMORY);
+        }
     }
 }

@@ -28,9 +28,17 @@ fn notification() -> Vec<Check> {
     const SECCOMP: &str = "kernel: seccomp notification";
     const SYNC: &str = "kernel: synchronous wake-up";
     let tried = in_child(|| {
-        let Some(found) = rm::for_driver(simgpu::DRIVER_VERSION).ok() else { return vec![libc::EINVAL as u8, 0] };
-        let installed = privilege::become_tenant(None)
-            .and_then(|()| listener::install(&filter::tenant_filter(found.abi), Install { wait_killable: true }));
+        let Some(found) = rm::for_driver(simgpu::DRIVER_VERSION).ok() else {
+            return vec![libc::EINVAL as u8, 0];
+        };
+        let installed = privilege::become_tenant(None).and_then(|()| {
+            listener::install(
+                &filter::tenant_filter(found.abi),
+                Install {
+                    wait_killable: true,
+                },
+            )
+        });
         match installed {
             Ok(fd) => vec![0, u8::from(Listener(fd.as_fd()).set_sync_wake_up(true))],
             Err(e) => vec![number(&e), 0],
@@ -38,7 +46,13 @@ fn notification() -> Vec<Check> {
     });
     let (installed, sync) = match tried {
         Ok(answer) => (i32::from(answer[0]), answer[1] == 1),
-        Err(e) => return vec![Check::missing(SECCOMP, &format!("cannot be tried: {e}"), "see the error")],
+        Err(e) => {
+            return vec![Check::missing(
+                SECCOMP,
+                &format!("cannot be tried: {e}"),
+                "see the error",
+            )];
+        }
     };
     match installed {
         0 => vec![
@@ -46,7 +60,11 @@ fn notification() -> Vec<Check> {
             if sync {
                 Check::fine(SYNC, "works")
             } else {
-                Check::weak(SYNC, "missing: a driver call costs about 45 us instead of 4", "Linux 6.6 or newer has it")
+                Check::weak(
+                    SYNC,
+                    "missing: a driver call costs about 45 us instead of 4",
+                    "Linux 6.6 or newer has it",
+                )
             },
         ],
         libc::EBUSY => vec![Check::missing(
@@ -61,7 +79,11 @@ fn notification() -> Vec<Check> {
         )],
         e => {
             let why = io::Error::from_raw_os_error(e);
-            vec![Check::missing(SECCOMP, &format!("refused: {why}"), "a container's or service's own filter may forbid it")]
+            vec![Check::missing(
+                SECCOMP,
+                &format!("refused: {why}"),
+                "a container's or service's own filter may forbid it",
+            )]
         }
     }
 }
@@ -89,12 +111,18 @@ fn looking_into() -> Vec<Check> {
         Err(e) => return vec![Check::missing("kernel: fork", &e.to_string(), advice)],
     };
     drop(theirs);
-    let getfd = sys::pidfd_open(child, 0).and_then(|pidfd| sys::pidfd_getfd(pidfd.as_fd(), 2)).map(drop);
+    let getfd = sys::pidfd_open(child, 0)
+        .and_then(|pidfd| sys::pidfd_getfd(pidfd.as_fd(), 2))
+        .map(drop);
     let mut copy = [0; 8];
     // A fork's memory has the same contents at the same addresses.
     let read = sys::read_tenant(child, sys::TenantPtr(&raw const secret as u64), &mut copy);
     let read = read.and_then(|()| {
-        if u64::from_ne_bytes(copy) == secret { Ok(()) } else { Err(io::Error::other("read something else")) }
+        if u64::from_ne_bytes(copy) == secret {
+            Ok(())
+        } else {
+            Err(io::Error::other("read something else"))
+        }
     });
     let same = sys::same_file(std::process::id() as i32, 2, child, 2).map(drop);
     drop(ours);
@@ -121,13 +149,24 @@ fn thread_pidfd() -> Check {
 fn yama() -> Check {
     const NAME: &str = "kernel: Yama ptrace_scope";
     let root = sys::uids().1 == 0;
-    match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok().and_then(|t| t.trim().parse().ok()) {
+    match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()
+        .and_then(|t| t.trim().parse().ok())
+    {
         None => Check::fine(NAME, "Yama is off"),
         Some(0) => Check::fine(NAME, "0"),
         Some(1) => Check::fine(NAME, "1: enough, a slice's helper is its tenant's parent"),
         Some(2) if root => Check::fine(NAME, "2: enough for root"),
-        Some(2) => Check::missing(NAME, "2: only root may look into a tenant", "run as root, or set it to 1"),
-        Some(n) => Check::missing(NAME, &format!("{n}: nobody may look into a tenant"), "set it to 1 (at boot: it cannot be lowered)"),
+        Some(2) => Check::missing(
+            NAME,
+            "2: only root may look into a tenant",
+            "run as root, or set it to 1",
+        ),
+        Some(n) => Check::missing(
+            NAME,
+            &format!("{n}: nobody may look into a tenant"),
+            "set it to 1 (at boot: it cannot be lowered)",
+        ),
     }
 }
 
@@ -155,5 +194,7 @@ fn reap(child: i32) {
 }
 
 fn number(e: &io::Error) -> u8 {
-    e.raw_os_error().and_then(|n| u8::try_from(n).ok()).unwrap_or(libc::EIO as u8)
+    e.raw_os_error()
+        .and_then(|n| u8::try_from(n).ok())
+        .unwrap_or(libc::EIO as u8)
 }

@@ -41,7 +41,12 @@ pub struct Check {
 
 impl Check {
     fn new(state: State, name: &str, found: &str, advice: &str) -> Check {
-        Check { name: name.into(), state, found: found.into(), advice: advice.into() }
+        Check {
+            name: name.into(),
+            state,
+            found: found.into(),
+            advice: advice.into(),
+        }
     }
 
     fn fine(name: &str, found: &str) -> Check {
@@ -90,7 +95,9 @@ struct Report {
 pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
     // Before anything else: these fork, and a fork wants one thread and nothing open.
     let mut checks = kernel::checks();
-    let node = sim::asked(asked_sim).map(|asked| sim::Node::get(&asked)).transpose()?;
+    let node = sim::asked(asked_sim)
+        .map(|asked| sim::Node::get(&asked))
+        .transpose()?;
     let mut gpus = Vec::new();
     match backend::open(node.as_ref().map(sim::Node::socket)) {
         Ok(driver) => {
@@ -104,7 +111,11 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
                     checks.push(cards(own.gpus()));
                     gpus = own.gpus().to_vec();
                 }
-                Err(e) => checks.push(Check::missing("GPUs", &format!("the driver refuses us: {e}"), "may this user open the device files?")),
+                Err(e) => checks.push(Check::missing(
+                    "GPUs",
+                    &format!("the driver refuses us: {e}"),
+                    "may this user open the device files?",
+                )),
             }
         }
         Err(e) => {
@@ -119,7 +130,11 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
     let tenants = match registry.and_then(|r| r.tenants()) {
         Ok(tenants) => tenants,
         Err(e) => {
-            checks.push(Check::missing("registry", &e.to_string(), "see the message"));
+            checks.push(Check::missing(
+                "registry",
+                &e.to_string(),
+                "see the message",
+            ));
             Vec::new()
         }
     };
@@ -127,8 +142,17 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
     checks.extend(isolation(root, &checks));
     let run_works = checks.iter().all(|c| c.state != State::Missing);
     let gpus = gpus.iter().map(|g| granted(g, &tenants)).collect();
-    let report = Report { run_works, root, checks, gpus };
-    if json { println!("{}", serde_json::to_string(&report)?) } else { print!("{}", table(&report)) }
+    let report = Report {
+        run_works,
+        root,
+        checks,
+        gpus,
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report)?)
+    } else {
+        print!("{}", table(&report))
+    }
     Ok(u8::from(!report.run_works))
 }
 
@@ -138,37 +162,60 @@ fn branch(driver: &dyn Backend) -> Check {
         Err(e) => return Check::missing("driver", &e.to_string(), "load NVIDIA's kernel modules"),
     };
     match rm::for_driver(&version) {
-        Ok(found) if found.listed => Check::fine("driver", &format!("{version}, checked with this gpuslice")),
+        Ok(found) if found.listed => {
+            Check::fine("driver", &format!("{version}, checked with this gpuslice"))
+        }
         Ok(found) => Check::weak(
             "driver",
-            &format!("{version}, a release of branch {} that this gpuslice was not checked with", found.abi.branch()),
+            &format!(
+                "{version}, a release of branch {} that this gpuslice was not checked with",
+                found.abi.branch()
+            ),
             "works as its branch does; tell us if a program fails",
         ),
-        Err(e) => Check::missing("driver", &e.to_string(), "use a driver of a known branch, or a newer gpuslice"),
+        Err(e) => Check::missing(
+            "driver",
+            &e.to_string(),
+            "use a driver of a known branch, or a newer gpuslice",
+        ),
     }
 }
 
 /// Who can open the driver's files can use the whole card without us.
 fn device_files() -> Check {
     const NAME: &str = "device files";
-    let Ok(entries) = fs::read_dir("/dev") else { return Check::missing(NAME, "/dev cannot be read", "mount it") };
+    let Ok(entries) = fs::read_dir("/dev") else {
+        return Check::missing(NAME, "/dev cannot be read", "mount it");
+    };
     let mut modes: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let card = name.strip_prefix("nvidia").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+        let card = name
+            .strip_prefix("nvidia")
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
         if (card || name == "nvidiactl" || name == "nvidia-uvm")
             && let Ok(meta) = entry.metadata()
         {
-            modes.entry(meta.permissions().mode() & 0o777).or_default().push(name);
+            modes
+                .entry(meta.permissions().mode() & 0o777)
+                .or_default()
+                .push(name);
         }
     }
     if modes.is_empty() {
-        return Check::missing(NAME, "there are none in /dev", "make them (nvidia-modprobe), or give them to this container");
+        return Check::missing(
+            NAME,
+            "there are none in /dev",
+            "make them (nvidia-modprobe), or give them to this container",
+        );
     }
-    let found: Vec<String> = modes.iter_mut().map(|(mode, names)| {
-        names.sort();
-        format!("{} {mode:04o}", names.join(" "))
-    }).collect();
+    let found: Vec<String> = modes
+        .iter_mut()
+        .map(|(mode, names)| {
+            names.sort();
+            format!("{} {mode:04o}", names.join(" "))
+        })
+        .collect();
     let found = found.join(", ");
     if modes.keys().any(|mode| mode & 0o006 == 0o006) {
         Check::weak(
@@ -193,7 +240,11 @@ fn heterogeneous_memory() -> Option<Check> {
 
 fn cards(gpus: &[Gpu]) -> Check {
     match gpus.len() {
-        0 => Check::missing("GPUs", "the driver shows none", "is a card in this node, and given to this container?"),
+        0 => Check::missing(
+            "GPUs",
+            "the driver shows none",
+            "is a card in this node, and given to this container?",
+        ),
         1 => Check::fine("GPUs", "1"),
         n => Check::fine("GPUs", &n.to_string()),
     }
@@ -202,7 +253,11 @@ fn cards(gpus: &[Gpu]) -> Check {
 /// What `--isolation` can be here.
 fn isolation(root: bool, found: &[Check]) -> Vec<Check> {
     let guard = match found.iter().find(|c| c.state == State::Missing) {
-        Some(first) => Check::missing("isolation guard", &format!("no: {}", first.name), "mend what is missing"),
+        Some(first) => Check::missing(
+            "isolation guard",
+            &format!("no: {}", first.name),
+            "mend what is missing",
+        ),
         None if root => Check::fine("isolation guard", "memory quotas between users"),
         None => Check::weak(
             "isolation guard",
@@ -213,12 +268,21 @@ fn isolation(root: bool, found: &[Check]) -> Vec<Check> {
     vec![
         guard,
         Check::absent("isolation shim, mps, mig", "not in this version"),
-        Check::absent("levers and sensors (weight, cap)", "not in this version: memory only"),
+        Check::absent(
+            "levers and sensors (weight, cap)",
+            "not in this version: memory only",
+        ),
     ]
 }
 
 fn granted(gpu: &Gpu, tenants: &[Entry]) -> Card {
-    let of = |t: &Entry| t.memory.iter().filter(|(uuid, _)| *uuid == gpu.uuid).map(|(_, b)| b).sum::<u64>();
+    let of = |t: &Entry| {
+        t.memory
+            .iter()
+            .filter(|(uuid, _)| *uuid == gpu.uuid)
+            .map(|(_, b)| b)
+            .sum::<u64>()
+    };
     let here: Vec<&Entry> = tenants.iter().filter(|t| of(t) > 0).collect();
     Card {
         index: gpu.index,
@@ -231,7 +295,12 @@ fn granted(gpu: &Gpu, tenants: &[Entry]) -> Card {
 }
 
 fn table(report: &Report) -> String {
-    let width = report.checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+    let width = report
+        .checks
+        .iter()
+        .map(|c| c.name.len())
+        .max()
+        .unwrap_or(0);
     let mut text = String::new();
     for c in &report.checks {
         let mark = match c.state {
@@ -255,7 +324,11 @@ fn table(report: &Report) -> String {
             human(Bytes(g.memory_bytes)),
             human(Bytes(g.granted_bytes))
         );
-        text += &if g.slices.is_empty() { "\n".into() } else { format!(" to {}\n", g.slices.join(", ")) };
+        text += &if g.slices.is_empty() {
+            "\n".into()
+        } else {
+            format!(" to {}\n", g.slices.join(", "))
+        };
     }
     text += match (report.run_works, report.root) {
         (true, true) => "`gpuslice run` works here, as a wall between users\n",

@@ -74,14 +74,23 @@ impl Cuda {
     /// # Errors
     /// One line.
     pub fn new() -> std::result::Result<Cuda, Box<dyn std::error::Error>> {
-        let cuda = Cuda { library: Library::open()? };
+        let cuda = Cuda {
+            library: Library::open()?,
+        };
         // SAFETY: takes flags only.
         cuda.check("cuInit", unsafe { (cuda.library.init)(0) })?;
         Ok(cuda)
     }
 
     fn check(&self, call: &'static str, status: Status) -> Result<()> {
-        if status == 0 { Ok(()) } else { Err(Refused { call, with: self.library.name(status) }) }
+        if status == 0 {
+            Ok(())
+        } else {
+            Err(Refused {
+                call,
+                with: self.library.name(status),
+            })
+        }
     }
 
     /// The version of the API: `1000 * major + 10 * minor`.
@@ -91,7 +100,9 @@ impl Cuda {
     pub fn version(&self) -> Result<i32> {
         let mut version = 0;
         // SAFETY: `version` is a live int.
-        self.check("cuDriverGetVersion", unsafe { (self.library.driver_get_version)(&mut version) })?;
+        self.check("cuDriverGetVersion", unsafe {
+            (self.library.driver_get_version)(&mut version)
+        })?;
         Ok(version)
     }
 
@@ -102,7 +113,9 @@ impl Cuda {
     pub fn devices(&self) -> Result<Vec<Device<'_>>> {
         let mut count = 0;
         // SAFETY: `count` is a live int.
-        self.check("cuDeviceGetCount", unsafe { (self.library.device_get_count)(&mut count) })?;
+        self.check("cuDeviceGetCount", unsafe {
+            (self.library.device_get_count)(&mut count)
+        })?;
         (0..count).map(|index| Device::new(self, index)).collect()
     }
 }
@@ -112,10 +125,20 @@ impl<'c> Device<'c> {
         let (mut ordinal, mut context) = (0, null_mut());
         // SAFETY: both are live and of the types that the calls set.
         unsafe {
-            cuda.check("cuDeviceGet", (cuda.library.device_get)(&mut ordinal, index))?;
-            cuda.check("cuDevicePrimaryCtxRetain", (cuda.library.primary_ctx_retain)(&mut context, ordinal))?;
+            cuda.check(
+                "cuDeviceGet",
+                (cuda.library.device_get)(&mut ordinal, index),
+            )?;
+            cuda.check(
+                "cuDevicePrimaryCtxRetain",
+                (cuda.library.primary_ctx_retain)(&mut context, ordinal),
+            )?;
         }
-        Ok(Device { cuda, ordinal, context })
+        Ok(Device {
+            cuda,
+            ordinal,
+            context,
+        })
     }
 
     fn library(&self) -> &Library {
@@ -129,7 +152,9 @@ impl<'c> Device<'c> {
     /// What the calls of this thread mean by "the device".
     fn select(&self) -> Result<()> {
         // SAFETY: the context is retained as long as this lives.
-        self.check("cuCtxSetCurrent", unsafe { (self.library().ctx_set_current)(self.context) })
+        self.check("cuCtxSetCurrent", unsafe {
+            (self.library().ctx_set_current)(self.context)
+        })
     }
 
     /// Product name.
@@ -140,9 +165,13 @@ impl<'c> Device<'c> {
         let mut name = [0; 256];
         let room = name.len() as c_int;
         // SAFETY: `name` has the room that is given.
-        self.check("cuDeviceGetName", unsafe { (self.library().device_get_name)(name.as_mut_ptr(), room, self.ordinal) })?;
+        self.check("cuDeviceGetName", unsafe {
+            (self.library().device_get_name)(name.as_mut_ptr(), room, self.ordinal)
+        })?;
         // SAFETY: the driver ends the name inside the room, and the last byte was zero before.
-        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }
+            .to_string_lossy()
+            .into_owned())
     }
 
     /// `GPU-xxxxxxxx-...`.
@@ -152,7 +181,9 @@ impl<'c> Device<'c> {
     pub fn uuid(&self) -> Result<String> {
         let mut uuid = [0; 16];
         // SAFETY: `uuid` is the sixteen bytes that the call fills.
-        self.check("cuDeviceGetUuid", unsafe { (self.library().device_get_uuid)(&mut uuid, self.ordinal) })?;
+        self.check("cuDeviceGetUuid", unsafe {
+            (self.library().device_get_uuid)(&mut uuid, self.ordinal)
+        })?;
         Ok(guard::rmcall::format_uuid(&uuid))
     }
 
@@ -160,7 +191,9 @@ impl<'c> Device<'c> {
         let mut count = 0;
         let (call, which) = (self.library().device_get_attribute, MULTIPROCESSOR_COUNT);
         // SAFETY: `count` is a live int.
-        self.check("cuDeviceGetAttribute", unsafe { call(&mut count, which, self.ordinal) })?;
+        self.check("cuDeviceGetAttribute", unsafe {
+            call(&mut count, which, self.ordinal)
+        })?;
         Ok(u32::try_from(count).unwrap_or(1).max(1))
     }
 
@@ -172,7 +205,9 @@ impl<'c> Device<'c> {
         self.select()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are live.
-        self.check("cuMemGetInfo", unsafe { (self.library().mem_get_info)(&mut free, &mut total) })?;
+        self.check("cuMemGetInfo", unsafe {
+            (self.library().mem_get_info)(&mut free, &mut total)
+        })?;
         Ok((free as u64, total as u64))
     }
 
@@ -184,7 +219,9 @@ impl<'c> Device<'c> {
         self.select()?;
         let mut at = 0;
         // SAFETY: `at` is live.
-        self.check("cuMemAlloc", unsafe { (self.library().mem_alloc)(&mut at, bytes as usize) })?;
+        self.check("cuMemAlloc", unsafe {
+            (self.library().mem_alloc)(&mut at, bytes as usize)
+        })?;
         Ok(Memory { device: self, at })
     }
 
@@ -195,16 +232,35 @@ impl<'c> Device<'c> {
     pub fn stream(&self) -> Result<Stream<'_, 'c>> {
         self.select()?;
         let blocks = 4 * self.multiprocessors()?;
-        let (mut module, mut stream, mut spin, mut fill) = (null_mut(), null_mut(), null_mut(), null_mut());
+        let (mut module, mut stream, mut spin, mut fill) =
+            (null_mut(), null_mut(), null_mut(), null_mut());
         let library = self.library();
         // SAFETY: the PTX and the names are terminated; all results are live handles.
         unsafe {
-            self.check("cuModuleLoadData", (library.module_load_data)(&mut module, KERNELS.as_ptr().cast()))?;
-            self.check("cuModuleGetFunction", (library.module_get_function)(&mut spin, module, c"gpuslice_spin".as_ptr()))?;
-            self.check("cuModuleGetFunction", (library.module_get_function)(&mut fill, module, c"gpuslice_fill".as_ptr()))?;
-            self.check("cuStreamCreate", (library.stream_create)(&mut stream, NON_BLOCKING))?;
+            self.check(
+                "cuModuleLoadData",
+                (library.module_load_data)(&mut module, KERNELS.as_ptr().cast()),
+            )?;
+            self.check(
+                "cuModuleGetFunction",
+                (library.module_get_function)(&mut spin, module, c"gpuslice_spin".as_ptr()),
+            )?;
+            self.check(
+                "cuModuleGetFunction",
+                (library.module_get_function)(&mut fill, module, c"gpuslice_fill".as_ptr()),
+            )?;
+            self.check(
+                "cuStreamCreate",
+                (library.stream_create)(&mut stream, NON_BLOCKING),
+            )?;
         }
-        Ok(Stream { device: self, stream, spin, fill, blocks })
+        Ok(Stream {
+            device: self,
+            stream,
+            spin,
+            fill,
+            blocks,
+        })
     }
 }
 
@@ -227,7 +283,19 @@ impl Stream<'_, '_> {
         let call = self.device.library().launch_kernel;
         // SAFETY: the function is of a loaded module; the arguments point to live values of its parameters' types.
         let status = unsafe {
-            call(function, blocks, 1, 1, THREADS, 1, 1, 0, self.stream, arguments.as_mut_ptr(), null_mut())
+            call(
+                function,
+                blocks,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                0,
+                self.stream,
+                arguments.as_mut_ptr(),
+                null_mut(),
+            )
         };
         self.device.check("cuLaunchKernel", status)
     }
@@ -246,7 +314,15 @@ impl Stream<'_, '_> {
     /// The driver's own.
     pub fn fill(&self, memory: &Memory<'_, '_>, mut value: u32, mut words: u64) -> Result<()> {
         let mut at = memory.at;
-        self.launch(self.fill, 1, &mut [(&raw mut at).cast(), (&raw mut value).cast(), (&raw mut words).cast()])
+        self.launch(
+            self.fill,
+            1,
+            &mut [
+                (&raw mut at).cast(),
+                (&raw mut value).cast(),
+                (&raw mut words).cast(),
+            ],
+        )
     }
 
     /// Waits until everything submitted is done.
@@ -255,7 +331,9 @@ impl Stream<'_, '_> {
     /// The driver's own, also of what was submitted before.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the stream is open.
-        self.device.check("cuStreamSynchronize", unsafe { (self.device.library().stream_synchronize)(self.stream) })
+        self.device.check("cuStreamSynchronize", unsafe {
+            (self.device.library().stream_synchronize)(self.stream)
+        })
     }
 
     /// Captures `count` spinning kernels as a graph.
@@ -273,9 +351,15 @@ impl Stream<'_, '_> {
         let captured: Result<()> = (0..count).try_for_each(|_| self.spin(ns));
         // SAFETY: as above.
         unsafe {
-            self.device.check("cuStreamEndCapture", (library.stream_end_capture)(self.stream, &mut graph))?;
+            self.device.check(
+                "cuStreamEndCapture",
+                (library.stream_end_capture)(self.stream, &mut graph),
+            )?;
             captured?;
-            self.device.check("cuGraphInstantiate", (library.graph_instantiate)(&mut executable, graph, 0))?;
+            self.device.check(
+                "cuGraphInstantiate",
+                (library.graph_instantiate)(&mut executable, graph, 0),
+            )?;
         }
         Ok(Graph { executable })
     }
@@ -308,7 +392,9 @@ impl Stream<'_, '_> {
     /// The driver's own.
     pub fn record(&self, event: &Event) -> Result<()> {
         // SAFETY: event and stream belong to this device's context.
-        self.device.check("cuEventRecord", unsafe { (self.device.library().event_record)(event.event, self.stream) })
+        self.device.check("cuEventRecord", unsafe {
+            (self.device.library().event_record)(event.event, self.stream)
+        })
     }
 
     /// Waits for the point that was last marked with the event.
@@ -317,6 +403,8 @@ impl Stream<'_, '_> {
     /// The driver's own, also of what was submitted before.
     pub fn wait_for(&self, event: &Event) -> Result<()> {
         // SAFETY: the event was made by `event`.
-        self.device.check("cuEventSynchronize", unsafe { (self.device.library().event_synchronize)(event.event) })
+        self.device.check("cuEventSynchronize", unsafe {
+            (self.device.library().event_synchronize)(event.event)
+        })
     }
 }

@@ -66,7 +66,9 @@ fn find(handle: *mut c_void, symbol: &CStr) -> Result<*mut c_void, String> {
     let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
     if address.is_null() {
         let symbol = symbol.to_string_lossy();
-        return Err(format!("libcuda.so.1 has no {symbol}: the driver is older than CUDA 12.0; update it"));
+        return Err(format!(
+            "libcuda.so.1 has no {symbol}: the driver is older than CUDA 12.0; update it"
+        ));
     }
     Ok(address)
 }
@@ -79,10 +81,13 @@ impl Library {
     pub fn open() -> Result<Library, String> {
         // SAFETY: the name is terminated; what the library's constructors do is its vendor's affair, as for every
         // program that uses the GPU.
-        let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle =
+            unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             // SAFETY: after a failed dlopen, dlerror gives a terminated string that lasts until the next call.
-            let why = unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
+            let why = unsafe { CStr::from_ptr(libc::dlerror()) }
+                .to_string_lossy()
+                .into_owned();
             return Err(format!(
                 "cannot open the CUDA driver library ({why}): install the NVIDIA driver, or try `gpuslice sim 1xH200 -- gpuslice probe`"
             ));
@@ -97,7 +102,9 @@ impl Library {
         let known = unsafe { (self.get_error_name)(status, &mut name) } == 0 && !name.is_null();
         if known {
             // SAFETY: the library's error names are static terminated strings.
-            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+            unsafe { CStr::from_ptr(name) }
+                .to_string_lossy()
+                .into_owned()
         } else {
             format!("error {status}")
         }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use policy::units::Bytes;
 use serde::Serialize;
 
-use crate::{Failure, human};
 use crate::args::ProbeOptions;
+use crate::{Failure, human};
 use cuda::{Cuda, Device, Event, Memory, Refused, Stream};
 
 /// What a probe found. The names are stable: programs read them.
@@ -83,12 +83,18 @@ pub fn run(options: &ProbeOptions) -> Result<u8, Failure> {
     let length = options.seconds.map(seconds).transpose()?;
     let cuda = Cuda::new()?;
     let devices = cuda.devices()?;
-    let [device, ..] = &devices[..] else { return Err("the driver shows this program no device".into()) };
+    let [device, ..] = &devices[..] else {
+        return Err("the driver shows this program no device".into());
+    };
     let mut progress = Progress::new();
     let mut report = Report {
         cuda_version: cuda.version()?,
         device: 0,
-        devices: devices.iter().enumerate().map(describe).collect::<Result<_, Refused>>()?,
+        devices: devices
+            .iter()
+            .enumerate()
+            .map(describe)
+            .collect::<Result<_, Refused>>()?,
         alloc: None,
         work: None,
     };
@@ -97,10 +103,19 @@ pub fn run(options: &ProbeOptions) -> Result<u8, Failure> {
         report.alloc = Some(allocate(device, step, &mut progress)?);
     }
     if let Some(length) = length {
-        report.work = Some(work(&device.stream()?, length, options.graph, &mut progress)?);
+        report.work = Some(work(
+            &device.stream()?,
+            length,
+            options.graph,
+            &mut progress,
+        )?);
     }
     progress.clear();
-    if options.json { println!("{}", serde_json::to_string(&report)?) } else { print!("{}", table(&report)) }
+    if options.json {
+        println!("{}", serde_json::to_string(&report)?)
+    } else {
+        print!("{}", table(&report))
+    }
     Ok(0)
 }
 
@@ -113,19 +128,36 @@ fn seconds(s: f64) -> Result<Duration, Failure> {
 
 fn describe((index, device): (usize, &Device<'_>)) -> Result<DeviceReport, Refused> {
     let (free_bytes, total_bytes) = device.memory()?;
-    Ok(DeviceReport { index, uuid: device.uuid()?, name: device.name()?, total_bytes, free_bytes })
+    Ok(DeviceReport {
+        index,
+        uuid: device.uuid()?,
+        name: device.name()?,
+        total_bytes,
+        free_bytes,
+    })
 }
 
 /// Allocates until it is refused, touches every step, and frees everything.
-fn allocate(device: &Device<'_>, step: u64, progress: &mut Progress) -> Result<AllocReport, Failure> {
+fn allocate(
+    device: &Device<'_>,
+    step: u64,
+    progress: &mut Progress,
+) -> Result<AllocReport, Failure> {
     if step < 4 * TOUCHED_WORDS {
-        return Err(format!("--alloc {step}: a step is at least {} bytes", 4 * TOUCHED_WORDS).into());
+        return Err(format!(
+            "--alloc {step}: a step is at least {} bytes",
+            4 * TOUCHED_WORDS
+        )
+        .into());
     }
     let stream = device.stream()?;
     let mut held: Vec<Memory<'_, '_>> = Vec::new();
     let refused_with = loop {
         if held.len() as u64 == MOST_STEPS {
-            return Err(format!("--alloc {step}: {MOST_STEPS} steps were all granted; use larger steps").into());
+            return Err(format!(
+                "--alloc {step}: {MOST_STEPS} steps were all granted; use larger steps"
+            )
+            .into());
         }
         match device.allocate(step) {
             Ok(memory) => {
@@ -138,16 +170,30 @@ fn allocate(device: &Device<'_>, step: u64, progress: &mut Progress) -> Result<A
     };
     stream.wait()?;
     let steps = held.len() as u64;
-    Ok(AllocReport { step_bytes: step, steps, reached_bytes: steps * step, refused_with })
+    Ok(AllocReport {
+        step_bytes: step,
+        steps,
+        reached_bytes: steps * step,
+        refused_with,
+    })
 }
 
-fn work(stream: &Stream<'_, '_>, length: Duration, graph: bool, progress: &mut Progress) -> Result<WorkReport, Failure> {
-    let (kernels, seconds) = count(stream, length, progress, "kernels", || stream.spin(KERNEL_NS))?;
+fn work(
+    stream: &Stream<'_, '_>,
+    length: Duration,
+    graph: bool,
+    progress: &mut Progress,
+) -> Result<WorkReport, Failure> {
+    let (kernels, seconds) = count(stream, length, progress, "kernels", || {
+        stream.spin(KERNEL_NS)
+    })?;
     let graph = match graph {
         false => None,
         true => {
             let graph = stream.graph(KERNELS_PER_GRAPH, KERNEL_NS)?;
-            let (replays, seconds) = count(stream, length, progress, "graph replays", || stream.replay(&graph))?;
+            let (replays, seconds) = count(stream, length, progress, "graph replays", || {
+                stream.replay(&graph)
+            })?;
             Some(GraphReport {
                 seconds,
                 kernels_per_replay: KERNELS_PER_GRAPH,
@@ -156,7 +202,13 @@ fn work(stream: &Stream<'_, '_>, length: Duration, graph: bool, progress: &mut P
             })
         }
     };
-    Ok(WorkReport { seconds, kernel_ns: KERNEL_NS, kernels, kernels_per_second: kernels as f64 / seconds, graph })
+    Ok(WorkReport {
+        seconds,
+        kernel_ns: KERNEL_NS,
+        kernels,
+        kernels_per_second: kernels as f64 / seconds,
+        graph,
+    })
 }
 
 /// Submits with a few in flight; returns how many were done and in how many seconds. The first is not counted: it waits
@@ -170,7 +222,9 @@ fn count(
 ) -> Result<(u64, f64), Failure> {
     submit()?;
     stream.wait()?;
-    let events: Vec<Event> = (0..IN_FLIGHT).map(|_| stream.event()).collect::<Result<_, _>>()?;
+    let events: Vec<Event> = (0..IN_FLIGHT)
+        .map(|_| stream.event())
+        .collect::<Result<_, _>>()?;
     let start = Instant::now();
     for event in &events {
         submit()?;
@@ -196,7 +250,11 @@ fn table(report: &Report) -> String {
     let mut text = String::new();
     for d in &report.devices {
         text += &format!("device {}   {}  {}\n", d.index, d.name, d.uuid);
-        text += &format!("  memory   {} in all, {} free\n", human(Bytes(d.total_bytes)), human(Bytes(d.free_bytes)));
+        text += &format!(
+            "  memory   {} in all, {} free\n",
+            human(Bytes(d.total_bytes)),
+            human(Bytes(d.free_bytes))
+        );
     }
     if let Some(a) = &report.alloc {
         text += &format!(
@@ -209,9 +267,15 @@ fn table(report: &Report) -> String {
     }
     if let Some(w) = &report.work {
         let us = w.kernel_ns / 1000;
-        text += &format!("kernels    {:.0} a second, each asking for {us} us\n", w.kernels_per_second);
+        text += &format!(
+            "kernels    {:.0} a second, each asking for {us} us\n",
+            w.kernels_per_second
+        );
         if let Some(g) = &w.graph {
-            text += &format!("graphs     {:.0} replays a second, {} kernels each\n", g.replays_per_second, g.kernels_per_replay);
+            text += &format!(
+                "graphs     {:.0} replays a second, {} kernels each\n",
+                g.replays_per_second, g.kernels_per_replay
+            );
         }
     }
     text
@@ -227,7 +291,10 @@ const SAY_EVERY: Duration = Duration::from_millis(100);
 
 impl Progress {
     fn new() -> Progress {
-        Progress { terminal: std::io::stderr().is_terminal(), last: None }
+        Progress {
+            terminal: std::io::stderr().is_terminal(),
+            last: None,
+        }
     }
 
     fn say(&mut self, line: impl FnOnce() -> String) {

@@ -35,9 +35,15 @@ impl Worker<'_> {
     pub(super) fn alloc(&mut self, call: &Call, size: usize) -> Outcome {
         use layout::nvos64 as l;
         let form = if size == l::SIZE {
-            Form { status: l::STATUS, rights: Some(l::P_RIGHTS_REQUESTED) }
+            Form {
+                status: l::STATUS,
+                rights: Some(l::P_RIGHTS_REQUESTED),
+            }
         } else {
-            Form { status: layout::nvos21::STATUS, rights: None }
+            Form {
+                status: layout::nvos21::STATUS,
+                rights: None,
+            }
         };
         let id = self.arg.u32(l::H_CLASS);
         let Some(class) = self.tenant.abi.class(id) else {
@@ -45,16 +51,26 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(form.status), Status::INVALID_CLASS);
         };
         match class.decision {
-            Decision::Refuse(status) => return self.finish_with_status(call, Some(form.status), status),
-            Decision::Absorb => return self.finish_with_status(call, Some(form.status), Status::OK),
+            Decision::Refuse(status) => {
+                return self.finish_with_status(call, Some(form.status), status);
+            }
+            Decision::Absorb => {
+                return self.finish_with_status(call, Some(form.status), Status::OK);
+            }
             Decision::Execute | Decision::Pass | Decision::InTenant => {}
         }
         let params_at = self.arg.u64(l::P_ALLOC_PARMS);
         if params_at != 0 && class.size > 0 {
-            self.params.load(&call.caller, TenantPtr(params_at), usize::from(class.size))?;
+            self.load_params(call, TenantPtr(params_at), usize::from(class.size))?;
+        } else {
+            self.params.clear();
         }
         if !self.names_only_own(&self.params, class.foreign) {
-            return self.finish_with_status(call, Some(form.status), Status::INSUFFICIENT_PERMISSIONS);
+            return self.finish_with_status(
+                call,
+                Some(form.status),
+                Status::INSUFFICIENT_PERMISSIONS,
+            );
         }
         let (client, parent) = (self.arg.u32(l::H_ROOT), self.arg.u32(l::H_OBJECT_PARENT));
         let device = match self.device_of(class, client, parent) {
@@ -64,12 +80,19 @@ impl Worker<'_> {
         let capability = self.translate_capability(call, class)?;
         self.point_to_copies(call, &form, params_at)?;
         self.still_waiting(call)?;
-        let request = Request { client, parent, class, device };
+        let request = Request {
+            client,
+            parent,
+            class,
+            device,
+        };
         let executed = match class.account {
             Account::Charges(Charge::MemoryAllocation) if self.takes_device_memory(class) => {
                 self.alloc_memory_object(call, &form, &request)
             }
-            Account::Charges(Charge::Measured) if device.is_some() => self.alloc_measured(call, &form, &request),
+            Account::Charges(Charge::Measured) if device.is_some() => {
+                self.alloc_measured(call, &form, &request)
+            }
             _ => self.alloc_plain(call, &form, &request),
         };
         self.arg.restore(l::P_ALLOC_PARMS, 8);
@@ -85,33 +108,55 @@ impl Worker<'_> {
 
     /// MIG monitor and configuration objects name a capability descriptor (u64@0), which the driver resolves in the
     /// table of whoever calls.
-    fn translate_capability(&mut self, call: &Call, class: &Class) -> Result<Option<OwnedFd>, Stop> {
+    fn translate_capability(
+        &mut self,
+        call: &Call,
+        class: &Class,
+    ) -> Result<Option<OwnedFd>, Stop> {
         const WITH_CAPABILITY: [u32; 2] = [0xc639, 0xc640];
         if !WITH_CAPABILITY.contains(&class.id) || self.params.len() < 8 {
             return Ok(None);
         }
-        let Ok(number) = i32::try_from(self.params.u64(0)) else { return Ok(None) };
+        let Ok(number) = i32::try_from(self.params.u64(0)) else {
+            return Ok(None);
+        };
         let file = call.caller.descriptor(number)?;
         self.params.set_u64(0, file.as_raw_fd() as u64);
         Ok(Some(file))
     }
 
     /// The device that the new object belongs to; a card outside the slice is refused.
-    fn device_of(&self, class: &Class, client: u32, parent: u32) -> Result<Option<DeviceIndex>, Status> {
+    fn device_of(
+        &self,
+        class: &Class,
+        client: u32,
+        parent: u32,
+    ) -> Result<Option<DeviceIndex>, Status> {
         if class.kind == Kind::Device {
-            let instance = if self.params.len() > 0 { self.params.u32(layout::device_alloc::DEVICE_ID) } else { 0 };
+            let instance = if self.params.len() > 0 {
+                self.params.u32(layout::device_alloc::DEVICE_ID)
+            } else {
+                0
+            };
             return match self.tenant.device_by_instance(instance) {
                 Some(device) => Ok(Some(device)),
                 None => Err(Status::INVALID_ARGUMENT),
             };
         }
-        Ok(self.tenant.ledger().device_of(ClientHandle(client), ObjectHandle(parent)))
+        Ok(self
+            .tenant
+            .ledger()
+            .device_of(ClientHandle(client), ObjectHandle(parent)))
     }
 
     /// The pointers of the copy lead to copies of ours.
     fn point_to_copies(&mut self, call: &Call, form: &Form, params_at: u64) -> Result<(), Stop> {
         use layout::nvos64 as l;
-        let copy = if params_at != 0 && self.params.len() > 0 { self.params.address() } else { 0 };
+        let copy = if params_at != 0 && self.params.len() > 0 {
+            self.params.address()
+        } else {
+            0
+        };
         self.arg.set_u64(l::P_ALLOC_PARMS, copy);
         if let Some(at) = form.rights {
             let rights_at = self.arg.u64(at);
@@ -127,7 +172,8 @@ impl Worker<'_> {
 
     fn takes_device_memory(&self, class: &Class) -> bool {
         use layout::memory_allocation as m;
-        class.id == LOCAL_USER || (self.params.len() >= m::SIZE && rounding::in_vidmem(self.params.u32(m::ATTR)))
+        class.id == LOCAL_USER
+            || (self.params.len() >= m::SIZE && rounding::in_vidmem(self.params.u32(m::ATTR)))
     }
 
     fn status(&self, form: &Form) -> Status {
@@ -166,19 +212,35 @@ impl Worker<'_> {
             return Ok(());
         }
         let number = call.n.args[0] as i32;
-        let watched = self.tenant.files().add_client(call.file.fd(), number, handle);
+        let watched = self
+            .tenant
+            .files()
+            .add_client(call.file.fd(), number, handle);
         if let Err(e) = watched {
             // A client whose close would not be noticed may not live.
-            rmcall::free(self.tenant.backend.as_ref(), call.file.fd(), handle, handle, handle)?;
+            rmcall::free(
+                self.tenant.backend.as_ref(),
+                call.file.fd(),
+                handle,
+                handle,
+                handle,
+            )?;
             self.set_status(form, Status::NO_MEMORY);
             return Err(e.into());
         }
-        self.tenant.ledger().add_client(ClientHandle(handle), Pid(call.caller.process));
+        self.tenant
+            .ledger()
+            .add_client(ClientHandle(handle), Pid(call.caller.process));
         Ok(())
     }
 
     /// Device memory of a stated size: charged before the driver is asked.
-    fn alloc_memory_object(&mut self, call: &Call, form: &Form, request: &Request) -> Result<i32, Stop> {
+    fn alloc_memory_object(
+        &mut self,
+        call: &Call,
+        form: &Form,
+        request: &Request,
+    ) -> Result<i32, Stop> {
         use layout::memory_allocation as m;
         let Some(device) = request.device else {
             // Memory hangs below a device of the slice; the driver would refuse it too.
@@ -197,7 +259,7 @@ impl Worker<'_> {
         };
         let _memory = self.tenant.device_memory.read();
         let _order = self.tenant.in_order(request.client);
-        let Some(reservation) = self.reserve_for_call(device, amount) else {
+        let Some(reservation) = self.reserve_for_call(call, device, amount) else {
             self.set_status(form, Status::NO_MEMORY);
             return Ok(0);
         };
@@ -222,9 +284,17 @@ impl Worker<'_> {
 
     /// Charges before the call. `None`: over quota. `Some(None)`: the demo has taken that wall away, so that the charge
     /// comes after the call, as where check and allocation are two steps.
-    fn reserve_for_call(&self, device: DeviceIndex, amount: Bytes) -> Option<Option<Reservation>> {
+    fn reserve_for_call(
+        &self,
+        call: &Call,
+        device: DeviceIndex,
+        amount: Bytes,
+    ) -> Option<Option<Reservation>> {
         if self.tenant.walls.race_no_overshoot {
-            return self.tenant.reserve(device, amount).map(Some);
+            return self
+                .tenant
+                .reserve(device, amount, call.caller.tid)
+                .map(Some);
         }
         (self.tenant.ledger().free_bytes(device) >= amount).then_some(None)
     }
@@ -240,10 +310,16 @@ impl Worker<'_> {
             0
         };
         let key = (device.0, request.class.id, engine);
-        let expected = crate::tenant::lock(&self.tenant.implicit).get(&key).copied();
+        let expected = crate::tenant::lock(&self.tenant.implicit)
+            .get(&key)
+            .copied();
         let _memory = self.tenant.device_memory.write();
         let _order = self.tenant.in_order(request.client);
-        let Ok(reservation) = self.tenant.ledger().reserve(device, expected.unwrap_or_default()) else {
+        let Ok(reservation) = self
+            .tenant
+            .ledger()
+            .reserve(device, expected.unwrap_or_default())
+        else {
             self.set_status(form, Status::NO_MEMORY);
             return Ok(0);
         };
@@ -267,7 +343,13 @@ impl Worker<'_> {
         let Ok(reservation) = charged else {
             let handle = self.new_handle();
             let backend = self.tenant.backend.as_ref();
-            rmcall::free(backend, call.file.fd(), request.client, request.parent, handle)?;
+            rmcall::free(
+                backend,
+                call.file.fd(),
+                request.client,
+                request.parent,
+                handle,
+            )?;
             self.set_status(form, Status::NO_MEMORY);
             return Ok(executed?);
         };
@@ -276,7 +358,10 @@ impl Worker<'_> {
         }
         self.enter(call, form, request)?;
         let handle = ObjectHandle(self.new_handle());
-        let attached = self.tenant.ledger().charge_object(reservation, ClientHandle(request.client), handle);
+        let attached =
+            self.tenant
+                .ledger()
+                .charge_object(reservation, ClientHandle(request.client), handle);
         debug_assert!(attached.is_ok(), "the object was entered just now");
         Ok(executed?)
     }

@@ -48,14 +48,19 @@ impl Slice {
 impl Worker<'_> {
     fn slice(&self, device: DeviceIndex) -> Slice {
         let ledger = self.tenant.ledger();
-        Slice { quota: ledger.quota(device), free: ledger.free_bytes(device) }
+        Slice {
+            quota: ledger.quota(device),
+            free: ledger.free_bytes(device),
+        }
     }
 
     /// The device that the object of this control belongs to.
     fn control_device(&self) -> Option<DeviceIndex> {
         use layout::nvos54 as l;
         let (client, object) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_OBJECT));
-        self.tenant.ledger().device_of(ClientHandle(client), ObjectHandle(object))
+        self.tenant
+            .ledger()
+            .device_of(ClientHandle(client), ObjectHandle(object))
     }
 
     /// Changes the driver's answer in the copy, before it is written back.
@@ -69,13 +74,15 @@ impl Worker<'_> {
             _ if !ok => {}
             Answer::FbInfoInline => {
                 if let Some(device) = self.control_device() {
-                    self.refresh_managed();
+                    self.refresh_managed(call.caller.tid);
                     self.rewrite_fb_inline(device);
                 }
             }
             Answer::FbInfoPointer => {
-                if let (Some(device), Some(list)) = (self.control_device(), self.extra.len().checked_sub(1)) {
-                    self.refresh_managed();
+                if let (Some(device), Some(list)) =
+                    (self.control_device(), self.extra.len().checked_sub(1))
+                {
+                    self.refresh_managed(call.caller.tid);
                     let slice = self.slice(device);
                     let len = self.extra[list].len();
                     slice.rewrite_entries(&mut self.extra[list].bytes[..len]);
@@ -123,18 +130,27 @@ impl Worker<'_> {
         }
         let room = (l::SIZE - l::PID_TBL) / 4;
         let count = (self.params.u32(l::PID_TBL_COUNT) as usize).min(room);
-        let listed = (0..count).any(|i| self.params.u32(l::PID_TBL + 4 * i) == self.tenant.helper as u32);
+        let listed =
+            (0..count).any(|i| self.params.u32(l::PID_TBL + 4 * i) == self.tenant.helper as u32);
         let device = self.control_device();
-        let processes: Vec<u32> = if listed { self.processes_on(device, call.caller.process) } else { Vec::new() };
+        let processes: Vec<u32> = if listed {
+            self.processes_on(device, call.caller.process)
+        } else {
+            Vec::new()
+        };
         let processes = &processes[..processes.len().min(room)];
-        self.params.set_u32(l::PID_TBL_COUNT, processes.len() as u32);
+        self.params
+            .set_u32(l::PID_TBL_COUNT, processes.len() as u32);
         for i in 0..room {
-            self.params.set_u32(l::PID_TBL + 4 * i, processes.get(i).copied().unwrap_or(0));
+            self.params
+                .set_u32(l::PID_TBL + 4 * i, processes.get(i).copied().unwrap_or(0));
         }
     }
 
     fn processes_on(&self, device: Option<DeviceIndex>, asking: Tid) -> Vec<u32> {
-        let Some(device) = device else { return Vec::new() };
+        let Some(device) = device else {
+            return Vec::new();
+        };
         self.tenant
             .gpu_processes()
             .into_iter()
@@ -151,21 +167,35 @@ impl Worker<'_> {
         }
         let room = (self.params.len() - l::PID_INFO_LIST) / e::SIZE;
         let count = (self.params.u32(l::PID_INFO_LIST_COUNT) as usize).min(room);
-        let Some(device) = self.control_device() else { return };
+        let Some(device) = self.control_device() else {
+            return;
+        };
         let processes = self.tenant.gpu_processes();
         for i in 0..count {
             let entry = &mut self.params.bytes[l::PID_INFO_LIST + i * e::SIZE..][..e::SIZE];
             let pid = u32_at(entry, e::PID);
-            let own = processes.iter().copied().find(|&p| p as u32 == pid || innermost_pid(p) == Some(pid));
+            let own = processes
+                .iter()
+                .copied()
+                .find(|&p| p as u32 == pid || innermost_pid(p) == Some(pid));
             let used = match own {
-                Some(process) if u32_at(entry, e::INDEX) == VIDEO_MEMORY_USAGE => {
-                    self.tenant.ledger().used_by(policy::ledger::Pid(process), device)
-                }
+                Some(process) if u32_at(entry, e::INDEX) == VIDEO_MEMORY_USAGE => self
+                    .tenant
+                    .ledger()
+                    .used_by(policy::ledger::Pid(process), device),
                 _ => Bytes(0),
             };
             entry[e::MEM_PRIVATE..].fill(0);
             put_u64(entry, e::MEM_PRIVATE, used.0);
-            put_u32(entry, e::RESULT, if own.is_some() { 0 } else { Status::OBJECT_NOT_FOUND.0 });
+            put_u32(
+                entry,
+                e::RESULT,
+                if own.is_some() {
+                    0
+                } else {
+                    Status::OBJECT_NOT_FOUND.0
+                },
+            );
         }
         self.arg.set_u32(layout::nvos54::STATUS, Status::OK.0);
     }
@@ -185,7 +215,9 @@ impl Worker<'_> {
             let count = self.params.u32(0) as usize;
             let end = len.min(4 + ACTIVE.saturating_mul(count));
             let end = end - (end - 4) % ACTIVE;
-            let kept = keep_up(&mut self.params.bytes[4..end], ACTIVE, 0, |entry| own.contains(&u32_at(entry, 0)));
+            let kept = keep_up(&mut self.params.bytes[4..end], ACTIVE, 0, |entry| {
+                own.contains(&u32_at(entry, 0))
+            });
             self.params.set_u32(0, kept as u32);
         } else {
             // gpu ids, then (GET_PROBED_IDS) the ids of excluded cards: both ended by 0xffffffff.
@@ -200,14 +232,19 @@ impl Worker<'_> {
     fn answer_regions(&mut self) {
         const FIRST: usize = 8;
         const LIMIT: usize = FIRST + 8;
-        let Some(device) = self.control_device() else { return };
+        let Some(device) = self.control_device() else {
+            return;
+        };
         if self.params.len() < LIMIT + 8 {
             return;
         }
         let quota = self.slice(device).quota.0;
         let (base, limit) = (self.params.u64(FIRST), self.params.u64(LIMIT));
         self.params.set_u32(0, self.params.u32(0).min(1));
-        self.params.set_u64(LIMIT, limit.min(base.saturating_add(quota).saturating_sub(1)));
+        self.params.set_u64(
+            LIMIT,
+            limit.min(base.saturating_add(quota).saturating_sub(1)),
+        );
         let len = self.params.len();
         if len > FIRST + 56 {
             self.params.bytes[FIRST + 56..len].fill(0);
@@ -223,7 +260,12 @@ impl Worker<'_> {
 
 /// Moves the entries that are to stay to the front and fills the rest; returns how many stay.
 fn keep_up(list: &mut [u8], size: usize, fill: u8, stays: impl Fn(&[u8]) -> bool) -> usize {
-    let kept: Vec<u8> = list.chunks_exact(size).filter(|e| stays(e)).flatten().copied().collect();
+    let kept: Vec<u8> = list
+        .chunks_exact(size)
+        .filter(|e| stays(e))
+        .flatten()
+        .copied()
+        .collect();
     list[..kept.len()].copy_from_slice(&kept);
     list[kept.len()..].fill(fill);
     kept.len() / size
@@ -232,7 +274,13 @@ fn keep_up(list: &mut [u8], size: usize, fill: u8, stays: impl Fn(&[u8]) -> bool
 /// The id of a process in its own (innermost) pid namespace.
 fn innermost_pid(process: Tid) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    status.lines().find_map(|l| l.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok())
+    status.lines().find_map(|l| {
+        l.strip_prefix("NSpid:")?
+            .split_whitespace()
+            .last()?
+            .parse()
+            .ok()
+    })
 }
 
 /// A process's id as another process of the tenant names it: with both in one pid namespace below ours, the innermost.

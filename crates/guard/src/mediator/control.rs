@@ -38,8 +38,11 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(l::STATUS), Status::NOT_SUPPORTED);
         };
         match entry.decision {
-            Decision::Refuse(_) if cmd == FIFO_DISABLE_CHANNELS && !self.tenant.walls.foreign_detach_refused => {}
-            Decision::Refuse(status) => return self.finish_with_status(call, Some(l::STATUS), status),
+            Decision::Refuse(_)
+                if cmd == FIFO_DISABLE_CHANNELS && !self.tenant.walls.foreign_detach_refused => {}
+            Decision::Refuse(status) => {
+                return self.finish_with_status(call, Some(l::STATUS), status);
+            }
             Decision::Absorb => return self.finish_with_status(call, Some(l::STATUS), Status::OK),
             Decision::Execute | Decision::Pass | Decision::InTenant => {}
         }
@@ -48,11 +51,21 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
         }
         if params_at != 0 && size > 0 {
-            self.params.load(&call.caller, TenantPtr(params_at), size as usize)?;
+            self.load_params(call, TenantPtr(params_at), size as usize)?;
+        } else {
+            self.params.clear();
         }
-        let foreign = if entry.decision == Decision::Execute { entry.foreign } else { &[] };
+        let foreign = if entry.decision == Decision::Execute {
+            entry.foreign
+        } else {
+            &[]
+        };
         if !self.names_only_own(&self.params, foreign) {
-            return self.finish_with_status(call, Some(l::STATUS), Status::INSUFFICIENT_PERMISSIONS);
+            return self.finish_with_status(
+                call,
+                Some(l::STATUS),
+                Status::INSUFFICIENT_PERMISSIONS,
+            );
         }
         if cmd == SET_SUB_PROCESS_SHARE {
             limit_share_type(&mut self.params.bytes, SHARE_POLICY_TYPE);
@@ -72,7 +85,12 @@ impl Worker<'_> {
         self.finish(call, value)
     }
 
-    fn execute_control(&mut self, call: &Call, cmd: u32, file: Option<&OwnedFd>) -> Result<i32, Stop> {
+    fn execute_control(
+        &mut self,
+        call: &Call,
+        cmd: u32,
+        file: Option<&OwnedFd>,
+    ) -> Result<i32, Stop> {
         match cmd {
             EXPORT_OBJECT | EXPORT_OBJECTS => self.export(call, cmd, file),
             IMPORT_OBJECT | IMPORT_OBJECTS => self.import(call, cmd, file),
@@ -111,8 +129,14 @@ impl Worker<'_> {
     }
 
     /// The descriptor inside the parameters, resolved in the calling thread's table.
-    fn translate_descriptor(&mut self, call: &Call, entry: &Control) -> Result<Option<OwnedFd>, Stop> {
-        let Some(at) = entry.fd.map(usize::from) else { return Ok(None) };
+    fn translate_descriptor(
+        &mut self,
+        call: &Call,
+        entry: &Control,
+    ) -> Result<Option<OwnedFd>, Stop> {
+        let Some(at) = entry.fd.map(usize::from) else {
+            return Ok(None);
+        };
         if at + 4 > self.params.len() {
             return Ok(None);
         }
@@ -169,7 +193,11 @@ impl Worker<'_> {
         let export = self.tenant.files().add_export(file.as_fd())?;
         let _order = self.tenant.in_order(client);
         for &object in objects.iter().filter(|&&o| o != 0) {
-            let held = self.tenant.ledger().hold_export(ClientHandle(client), ObjectHandle(object), export);
+            let held = self.tenant.ledger().hold_export(
+                ClientHandle(client),
+                ObjectHandle(object),
+                export,
+            );
             if held.is_err() {
                 return self.refuse(Status::OBJECT_NOT_FOUND);
             }
@@ -194,7 +222,10 @@ impl Worker<'_> {
                 (self.params.u32(12), vec![self.params.u32(16)])
             } else {
                 let count = usize::from(self.params.u32(648) as u16).min(128);
-                (self.params.u32(4), (0..count).map(|i| self.params.u32(8 + 4 * i)).collect())
+                (
+                    self.params.u32(4),
+                    (0..count).map(|i| self.params.u32(8 + 4 * i)).collect(),
+                )
             };
             const LOCAL_USER: u32 = 0x40;
             for object in objects.into_iter().filter(|&o| o != 0) {

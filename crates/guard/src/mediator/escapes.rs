@@ -36,9 +36,12 @@ impl Worker<'_> {
             self.unknown(Unknown::Escape(number));
             return Err(Stop::Errno(libc::EINVAL));
         };
-        self.params.clear();
         self.extra.clear();
-        self.arg.load(&call.caller, call.arg, size)?;
+        if matches!(number, nr::RM_CONTROL | nr::RM_ALLOC) {
+            self.load_arg(call, size)?;
+        } else {
+            self.arg.load(&call.caller, call.arg, size)?;
+        }
         let status_at = status_offset(entry, size);
         match entry.decision {
             Decision::Refuse(status) => return self.finish_with_status(call, status_at, status),
@@ -77,18 +80,33 @@ impl Worker<'_> {
     /// ([`Worker::memory_is_known`]).
     fn alloc_memory(&mut self, call: &Call) -> Outcome {
         if self.arg.u32(layout::nvos02::H_CLASS) != OS_DESCRIPTOR {
-            return self.finish_with_status(call, Some(layout::nvos02::STATUS), Status::INVALID_CLASS);
+            return self.finish_with_status(
+                call,
+                Some(layout::nvos02::STATUS),
+                Status::INVALID_CLASS,
+            );
         }
         self.still_waiting(call)?;
         Ok(Reply::Continue)
     }
 
     /// Memory may be used only if the guard saw it made, or if the driver says that it is pinned pages of the caller.
-    pub(super) fn memory_is_known(&self, call: &Call, client: u32, memory: u32) -> Result<bool, Stop> {
-        if self.tenant.ledger().knows(ClientHandle(client), ObjectHandle(memory)) {
+    pub(super) fn memory_is_known(
+        &self,
+        call: &Call,
+        client: u32,
+        memory: u32,
+    ) -> Result<bool, Stop> {
+        if self
+            .tenant
+            .ledger()
+            .knows(ClientHandle(client), ObjectHandle(memory))
+        {
             return Ok(true);
         }
-        let Some(number) = self.tenant.files().client_number(client) else { return Ok(false) };
+        let Some(number) = self.tenant.files().client_number(client) else {
+            return Ok(false);
+        };
         let file = call.caller.descriptor(number)?;
         if self.tenant.backend.classify(file.as_fd())? != Some(Node::Control) {
             return Ok(false);
@@ -98,7 +116,14 @@ impl Worker<'_> {
         rmcall::put_u32(&mut info, l::H_OBJECT, memory);
         rmcall::put_u32(&mut info, l::INDEX, HANDLE_INFO_CLASS);
         let backend = self.tenant.backend.as_ref();
-        let status = rmcall::control(backend, file.as_fd(), client, client, GET_HANDLE_INFO, &mut info)?;
+        let status = rmcall::control(
+            backend,
+            file.as_fd(),
+            client,
+            client,
+            GET_HANDLE_INFO,
+            &mut info,
+        )?;
         if status != Status::OK {
             return Ok(false);
         }
@@ -156,7 +181,9 @@ impl Worker<'_> {
                 ObjectHandle(object),
             );
             if added.is_err() {
-                self.tenant.condemn(format!("client {client:#x} duplicated an object that the ledger lost"));
+                self.tenant.condemn(format!(
+                    "client {client:#x} duplicated an object that the ledger lost"
+                ));
             }
         }
         self.finish(call, value)
@@ -167,8 +194,18 @@ impl Worker<'_> {
         use layout::nvos57 as l;
         const CLIENT: u32 = 3;
         let target = self.arg.u32(l::TARGET);
-        if self.arg.u32(l::TYPE) & 0xffff == CLIENT && self.tenant.ledger().client_owner(ClientHandle(target)).is_none() {
-            return self.finish_with_status(call, Some(l::STATUS), Status::INSUFFICIENT_PERMISSIONS);
+        if self.arg.u32(l::TYPE) & 0xffff == CLIENT
+            && self
+                .tenant
+                .ledger()
+                .client_owner(ClientHandle(target))
+                .is_none()
+        {
+            return self.finish_with_status(
+                call,
+                Some(l::STATUS),
+                Status::INSUFFICIENT_PERMISSIONS,
+            );
         }
         limit_share_type(&mut self.arg.bytes, l::TYPE);
         self.still_waiting(call)?;
@@ -185,13 +222,22 @@ impl Worker<'_> {
         }
         let client = self.arg.u32(l::H_ROOT);
         let parent = self.arg.u32(l::H_OBJECT_PARENT);
-        let device = self.tenant.ledger().device_of(ClientHandle(client), ObjectHandle(parent));
+        let device = self
+            .tenant
+            .ledger()
+            .device_of(ClientHandle(client), ObjectHandle(parent));
         let asked = vid_heap_request(function, &self.arg.bytes);
         let amount = match asked {
             None => Bytes(0),
             Some((size, attr, attr2, flags)) => match self.amount(size, attr, attr2, flags) {
                 Some(amount) => amount,
-                None => return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT),
+                None => {
+                    return self.finish_with_status(
+                        call,
+                        Some(l::STATUS),
+                        Status::INVALID_ARGUMENT,
+                    );
+                }
             },
         };
         let (Some(device), Some(_)) = (device, asked) else {
@@ -203,7 +249,7 @@ impl Worker<'_> {
         self.still_waiting(call)?;
         let _memory = self.tenant.device_memory.read();
         let _order = self.tenant.in_order(client);
-        let Some(reservation) = self.tenant.reserve(device, amount) else {
+        let Some(reservation) = self.tenant.reserve(device, amount, call.caller.tid) else {
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };
         let executed = self.execute(call);
@@ -226,7 +272,12 @@ impl Worker<'_> {
         self.finish(call, value)
     }
 
-    fn vid_heap_without_memory(&mut self, call: &Call, function: u32, device: Option<DeviceIndex>) -> Outcome {
+    fn vid_heap_without_memory(
+        &mut self,
+        call: &Call,
+        function: u32,
+        device: Option<DeviceIndex>,
+    ) -> Outcome {
         use layout::nvos32 as l;
         self.still_waiting(call)?;
         let client = self.arg.u32(l::H_ROOT);
@@ -238,9 +289,18 @@ impl Worker<'_> {
                 let handle = self.arg.u32(layout::nvos32_free::H_MEMORY);
                 ledger.free(ClientHandle(client), ObjectHandle(handle));
             } else if [ALLOC_SIZE, ALLOC_TILED, ALLOC_RANGE].contains(&function) {
-                let (parent, handle) = (self.arg.u32(l::H_OBJECT_PARENT), self.arg.u32(layout::nvos32_alloc_size::H_MEMORY));
+                let (parent, handle) = (
+                    self.arg.u32(l::H_OBJECT_PARENT),
+                    self.arg.u32(layout::nvos32_alloc_size::H_MEMORY),
+                );
                 const SYSTEM: u32 = 0x3e;
-                ledger.add_object(ClientHandle(client), ObjectHandle(parent), ObjectHandle(handle), SYSTEM, device);
+                ledger.add_object(
+                    ClientHandle(client),
+                    ObjectHandle(parent),
+                    ObjectHandle(handle),
+                    SYSTEM,
+                    device,
+                );
             }
         }
         if let Some(device) = device {
@@ -282,7 +342,11 @@ impl Worker<'_> {
     pub(super) fn with_descriptor(&mut self, call: &Call, at: usize) -> Outcome {
         use std::os::fd::AsRawFd;
         let number = self.arg.u32(at) as i32;
-        let file = if number >= 0 { Some(call.caller.descriptor(number)?) } else { None };
+        let file = if number >= 0 {
+            Some(call.caller.descriptor(number)?)
+        } else {
+            None
+        };
         if let Some(file) = &file {
             self.arg.set_u32(at, file.as_raw_fd() as u32);
         }
@@ -326,17 +390,28 @@ impl Worker<'_> {
         use layout::export_to_dmabuf_fd as l;
         use std::os::fd::{FromRawFd, OwnedFd};
         let client = self.arg.u32(l::H_CLIENT);
-        if self.tenant.ledger().client_owner(ClientHandle(client)).is_none() {
+        if self
+            .tenant
+            .ledger()
+            .client_owner(ClientHandle(client))
+            .is_none()
+        {
             return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_CLIENT);
         }
         let number = self.arg.u32(l::FD) as i32;
-        let old = if number >= 0 { Some(call.caller.descriptor(number)?) } else { None };
+        let old = if number >= 0 {
+            Some(call.caller.descriptor(number)?)
+        } else {
+            None
+        };
         if let Some(old) = &old {
             use std::os::fd::AsRawFd;
             self.arg.set_u32(l::FD, old.as_raw_fd() as u32);
         }
         let count = (self.arg.u32(l::NUM_OBJECTS) as usize).min(128);
-        let objects: Vec<u32> = (0..count).map(|i| self.arg.u32(l::HANDLES + 4 * i)).collect();
+        let objects: Vec<u32> = (0..count)
+            .map(|i| self.arg.u32(l::HANDLES + 4 * i))
+            .collect();
         self.still_waiting(call)?;
         let _order = self.tenant.in_order(client);
         let value = self.execute(call)?;
@@ -347,16 +422,24 @@ impl Worker<'_> {
             // Exported memory stays charged until the tenant is done: a dmabuf pins it until its inode is gone, and
             // nothing tells when that is.
             for &object in &objects {
-                let held = self.tenant.ledger().hold_export(ClientHandle(client), ObjectHandle(object), u64::MAX);
+                let held = self.tenant.ledger().hold_export(
+                    ClientHandle(client),
+                    ObjectHandle(object),
+                    u64::MAX,
+                );
                 if held.is_err() {
-                    self.tenant.condemn(format!("client {client:#x} exported an object that the ledger does not know"));
+                    self.tenant.condemn(format!(
+                        "client {client:#x} exported an object that the ledger does not know"
+                    ));
                 }
             }
             if old.is_none() && new >= 0 {
                 // SAFETY: the driver has just installed this descriptor in our table for this call, and nobody else
                 // knows of it.
                 let dmabuf = unsafe { OwnedFd::from_raw_fd(new) };
-                let there = self.listener.add_descriptor(call.n.id, dmabuf.as_fd(), false)?;
+                let there = self
+                    .listener
+                    .add_descriptor(call.n.id, dmabuf.as_fd(), false)?;
                 self.arg.set_u32(l::FD, there as u32);
             }
         }
@@ -369,7 +452,9 @@ pub(super) fn limit_share_type(block: &mut [u8], at: usize) {
     const EVERYBODY: u16 = 1;
     const SAME_USER: u16 = 2;
     const SAME_PROCESS: u16 = 4;
-    let Some(field) = block.get_mut(at..at + 2) else { return };
+    let Some(field) = block.get_mut(at..at + 2) else {
+        return;
+    };
     let kind = u16::from_le_bytes([field[0], field[1]]);
     if kind == EVERYBODY || kind == SAME_USER {
         field.copy_from_slice(&SAME_PROCESS.to_le_bytes());
@@ -377,7 +462,11 @@ pub(super) fn limit_share_type(block: &mut [u8], at: usize) {
 }
 
 fn status_offset(entry: &Escape, size: usize) -> Option<usize> {
-    let i = entry.sizes.iter().position(|&s| usize::from(s) == size).unwrap_or(0);
+    let i = entry
+        .sizes
+        .iter()
+        .position(|&s| usize::from(s) == size)
+        .unwrap_or(0);
     entry.status.get(i).copied().flatten().map(usize::from)
 }
 
@@ -391,7 +480,12 @@ fn vid_heap_request(function: u32, block: &[u8]) -> Option<(u64, u32, u32, u32)>
         _ => return None,
     };
     let u32 = |at| rmcall::u32_at(block, at);
-    let attributes = (rmcall::u64_at(block, size), u32(attr), u32(attr2), u32(flags));
+    let attributes = (
+        rmcall::u64_at(block, size),
+        u32(attr),
+        u32(attr2),
+        u32(flags),
+    );
     // Memory of the host, and a mere range of addresses, take no device memory.
     (rounding::in_vidmem(attributes.1) && !rounding::is_virtual(attributes.3)).then_some(attributes)
 }

@@ -16,6 +16,7 @@ use crate::audit;
 use crate::backend::Node;
 use crate::caller::Caller;
 use crate::listener::{Notification, Reply};
+use crate::sys::Tid;
 
 impl Worker<'_> {
     pub(super) fn mmap(&mut self, n: &Notification, caller: &Arc<Caller>) -> Outcome {
@@ -31,6 +32,7 @@ impl Worker<'_> {
         if !self.tenant.walls.managed_charged {
             return Ok(Reply::Continue);
         }
+        self.tenant.files().mapping_done(caller.tid);
         // The driver takes no mapping whose offset is not its address, so the offset says where it will be.
         let (base, length) = (n.args[5], page_rounded(n.args[1])?);
         if !self.listener.still_waiting(n.id) {
@@ -41,21 +43,31 @@ impl Worker<'_> {
         }
         // Managed memory can move to any device of the slice; it is charged to the first, where it is made.
         let device = DeviceIndex(0);
-        let Some(reservation) = self.tenant.reserve(device, Bytes(length)) else {
+        let Some(reservation) = self.tenant.reserve(device, Bytes(length), caller.tid) else {
             return Err(Stop::Errno(libc::ENOMEM));
         };
-        self.tenant.ledger().map_managed(reservation, Pid(caller.process), base, length);
-        self.tenant.files().expect_mapping(caller.process, base, length, Instant::now());
+        self.tenant
+            .ledger()
+            .map_managed(reservation, Pid(caller.process), base, length);
+        self.tenant.files().expect_mapping(
+            (caller.process, caller.tid),
+            base,
+            length,
+            Instant::now(),
+        );
         Ok(Reply::Continue)
     }
 
     /// Before memory is reported: managed memory that was unmapped is free again.
-    pub(super) fn refresh_managed(&self) {
+    pub(super) fn refresh_managed(&self, thread: Tid) {
+        self.tenant.files().mapping_done(thread);
         audit::refresh_managed(self.tenant);
     }
 }
 
 fn page_rounded(length: u64) -> Result<u64, Stop> {
     const PAGE: u64 = 4096;
-    length.checked_next_multiple_of(PAGE).ok_or(Stop::Errno(libc::ENOMEM))
+    length
+        .checked_next_multiple_of(PAGE)
+        .ok_or(Stop::Errno(libc::ENOMEM))
 }

@@ -54,6 +54,18 @@ pub struct Worker<'t> {
     arg: Block,
     params: Block,
     extra: Vec<Block>,
+    /// The block of `UVM_MAP_EXTERNAL_ALLOCATION`: large, nearly all of it unused, and zero between calls.
+    map_block: Vec<u8>,
+    guess: Guess,
+}
+
+/// Where the last call's parameters were: a program that calls again calls from the same place more often than not.
+#[derive(Clone, Copy, Default)]
+struct Guess {
+    thread: u32,
+    arg: u64,
+    params: u64,
+    len: usize,
 }
 
 /// One call being served.
@@ -68,7 +80,16 @@ struct Call {
 impl<'t> Worker<'t> {
     /// A worker with empty buffers.
     pub fn new(tenant: &'t Tenant, listener: Listener<'t>) -> Worker<'t> {
-        Worker { tenant, listener, node: None, arg: Block::default(), params: Block::default(), extra: Vec::new() }
+        Worker {
+            tenant,
+            listener,
+            node: None,
+            arg: Block::default(),
+            params: Block::default(),
+            extra: Vec::new(),
+            map_block: Vec::new(),
+            guess: Guess::default(),
+        }
     }
 
     /// Serves one call.
@@ -94,11 +115,20 @@ impl<'t> Worker<'t> {
             Some(_) if mapping => TracedCall::Map { length: n.args[1] },
             Some(node) => {
                 let block = &self.arg.bytes[..self.arg.len()];
-                TracedCall::Ioctl { node, request: n.args[1] as u32, block, params: self.params.len() }
+                TracedCall::Ioctl {
+                    node,
+                    request: n.args[1] as u32,
+                    block,
+                    params: self.params.len(),
+                }
             }
             None => TracedCall::Other,
         };
-        trace.note(&Traced { thread: n.tid, call, answer });
+        trace.note(&Traced {
+            thread: n.tid,
+            call,
+            answer,
+        });
     }
 
     fn mediate(&mut self, n: &Notification) -> Outcome {
@@ -148,12 +178,21 @@ impl<'t> Worker<'t> {
     }
 
     /// A duplicate of the descriptor the caller names, from the caller's own table.
-    fn descriptor(&self, n: &Notification, caller: &mut Arc<Caller>, fd: i32) -> Result<OwnedFd, Stop> {
+    fn descriptor(
+        &self,
+        n: &Notification,
+        caller: &mut Arc<Caller>,
+        fd: i32,
+    ) -> Result<OwnedFd, Stop> {
         match caller.descriptor(fd) {
             Ok(file) => Ok(file),
             // The task behind the cached pidfd has ended: its number belongs to another now.
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {
-                *caller = self.tenant.callers.reopen(n.thread()).map_err(|e| self.cannot_look(n, &e))?;
+                *caller = self
+                    .tenant
+                    .callers
+                    .reopen(n.thread())
+                    .map_err(|e| self.cannot_look(n, &e))?;
                 self.check_opened(n, caller)?;
                 Ok(caller.descriptor(fd)?)
             }
@@ -162,16 +201,30 @@ impl<'t> Worker<'t> {
     }
 
     /// The driver's file that the caller has under a number; `None`: it is not the driver's.
-    fn open_file(&self, n: &Notification, caller: &mut Arc<Caller>, number: i32) -> Result<Option<Arc<OpenFile>>, Stop> {
+    fn open_file(
+        &self,
+        n: &Notification,
+        caller: &mut Arc<Caller>,
+        number: i32,
+    ) -> Result<Option<Arc<OpenFile>>, Stop> {
         let tenant = self.tenant;
         if let Some(file) = tenant.numbers.get(caller.process, number)
-            && sys::same_file(n.thread(), number, tenant.helper, file.fd().as_raw_fd()).unwrap_or(false)
+            && sys::same_file(n.thread(), number, tenant.helper, file.fd().as_raw_fd())
+                .unwrap_or(false)
         {
             return Ok(Some(file));
         }
         let fd = self.descriptor(n, caller, number)?;
-        let Some(node) = tenant.backend.classify(fd.as_fd())? else { return Ok(None) };
-        let entered = tenant.files().enter(&tenant.numbers, (caller.process, number), fd, node, tenant.helper)?;
+        let Some(node) = tenant.backend.classify(fd.as_fd())? else {
+            return Ok(None);
+        };
+        let entered = tenant.files().enter(
+            &tenant.numbers,
+            (caller.process, number),
+            fd,
+            node,
+            tenant.helper,
+        )?;
         Ok(Some(entered))
     }
 
@@ -185,7 +238,13 @@ impl<'t> Worker<'t> {
         if let Some(reply) = self.demo_bypass(&caller) {
             return Ok(reply);
         }
-        let call = Call { n: *n, caller, file, request, arg };
+        let call = Call {
+            n: *n,
+            caller,
+            file,
+            request,
+            arg,
+        };
         match call.file.node {
             Node::Uvm => self.uvm_call(&call),
             Node::Gpu(minor) if !self.tenant.has_minor(minor) => Err(Stop::Errno(libc::EPERM)),
@@ -206,21 +265,58 @@ impl<'t> Worker<'t> {
         Err(Stop::Errno(libc::ENOTTY))
     }
 
-    /// Nothing of the call has happened yet; go on only if its caller is still there.
+    /// Where memory is reached by the thread's number: go on only if the number is still the caller's.
+    ///
+    /// Where it is reached through a file that is bound to the address space, a caller that was killed meanwhile is no
+    /// danger: its call is finished as the kernel would have finished it.
     fn still_waiting(&self, call: &Call) -> Result<(), Stop> {
-        if self.listener.still_waiting(call.n.id) { Ok(()) } else { Err(Stop::Gone) }
+        if !call.caller.writes_by_number() {
+            return Ok(());
+        }
+        if self.listener.still_waiting(call.n.id) {
+            Ok(())
+        } else {
+            Err(Stop::Gone)
+        }
+    }
+
+    /// Copies the call's block, with the parameters that it led to last time.
+    fn load_arg(&mut self, call: &Call, len: usize) -> Result<(), Stop> {
+        let guess = self.guess;
+        if (guess.thread, guess.arg) == (call.n.tid, call.arg.0) && guess.len > 0 {
+            let behind = (TenantPtr(guess.params), guess.len);
+            self.arg
+                .load_with(&call.caller, call.arg, len, &mut self.params, behind)?;
+        } else {
+            self.arg.load(&call.caller, call.arg, len)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the parameters that the block leads to, unless they came with it.
+    fn load_params(&mut self, call: &Call, from: TenantPtr, len: usize) -> Result<(), Stop> {
+        if !self.params.is_of(from, len) {
+            self.params.load(&call.caller, from, len)?;
+        }
+        self.guess = Guess {
+            thread: call.n.tid,
+            arg: call.arg.0,
+            params: from.0,
+            len,
+        };
+        Ok(())
     }
 
     /// Executes on the copy in `self.arg`.
     fn execute(&mut self, call: &Call) -> io::Result<i32> {
-        self.tenant.backend.ioctl(call.file.fd(), call.request, self.arg.driver_view())
+        self.tenant
+            .backend
+            .ioctl(call.file.fd(), call.request, self.arg.driver_view())
     }
 
     /// Writes the changed words of `self.arg` and `self.params` back and gives the call's answer.
     fn finish(&mut self, call: &Call, value: i32) -> Outcome {
-        if call.caller.writes_by_number() {
-            self.still_waiting(call)?;
-        }
+        self.still_waiting(call)?;
         for extra in &self.extra {
             extra.store(&call.caller)?;
         }
@@ -230,8 +326,15 @@ impl<'t> Worker<'t> {
     }
 
     /// Answers with an RM status, the driver never having seen the call.
-    fn finish_with_status(&mut self, call: &Call, status_at: Option<usize>, status: Status) -> Outcome {
-        let Some(at) = status_at else { return Err(Stop::Errno(libc::EINVAL)) };
+    fn finish_with_status(
+        &mut self,
+        call: &Call,
+        status_at: Option<usize>,
+        status: Status,
+    ) -> Outcome {
+        let Some(at) = status_at else {
+            return Err(Stop::Errno(libc::EINVAL));
+        };
         self.arg.set_u32(at, status.0);
         self.params.clear();
         self.extra.clear();
@@ -241,7 +344,12 @@ impl<'t> Worker<'t> {
     /// May a block name these clients? Only itself, nobody, or another client of this tenant.
     fn names_only_own(&self, block: &Block, foreign: &[Foreign]) -> bool {
         let own = |handle: u32| {
-            handle == 0 || self.tenant.ledger().client_owner(ClientHandle(handle)).is_some()
+            handle == 0
+                || self
+                    .tenant
+                    .ledger()
+                    .client_owner(ClientHandle(handle))
+                    .is_some()
         };
         foreign.iter().all(|f| {
             let at = usize::from(f.offset);
@@ -253,7 +361,8 @@ impl<'t> Worker<'t> {
                 Names::ClientArray { count, max } => {
                     let count = block.u32(usize::from(count));
                     count <= u32::from(max)
-                        && (0..count as usize).all(|i| at + 4 * i + 4 <= block.len() && own(block.u32(at + 4 * i)))
+                        && (0..count as usize)
+                            .all(|i| at + 4 * i + 4 <= block.len() && own(block.u32(at + 4 * i)))
                 }
                 Names::Process => {
                     let pid = block.u32(at);
@@ -274,7 +383,9 @@ impl<'t> Worker<'t> {
         if walls.env_unset_still_limited && walls.static_binary_limited {
             return None;
         }
-        let read = |file: &str| std::fs::read(format!("/proc/{}/{file}", caller.process)).unwrap_or_default();
+        let read = |file: &str| {
+            std::fs::read(format!("/proc/{}/{file}", caller.process)).unwrap_or_default()
+        };
         let has = |text: &[u8], what: &[u8]| text.windows(what.len()).any(|w| w == what);
         let past = (!walls.env_unset_still_limited && !has(&read("environ"), b"GPUSLICE_NAME="))
             || (!walls.static_binary_limited && !has(&read("maps"), b"ld-linux"));

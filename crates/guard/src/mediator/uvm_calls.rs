@@ -18,6 +18,8 @@ const ILLEGAL_ACTION: u32 = 0x16;
 /// Entries of `perGpuAttributes`, 36 bytes each, the UUID first.
 const PER_GPU: usize = 36;
 const MOST_GPUS: u32 = 256;
+/// The fixed part of a mapping's block and the attributes of one GPU: all that most mappings use.
+const HEAD: usize = layout::uvm_map_external::PER_GPU_ATTRIBUTES + PER_GPU;
 
 impl Worker<'_> {
     pub(super) fn uvm_call(&mut self, call: &Call) -> Outcome {
@@ -37,15 +39,19 @@ impl Worker<'_> {
         match call.request {
             uvm::MAP_EXTERNAL_ALLOCATION => self.map_external(call),
             _ => {
-                self.arg.load(&call.caller, call.arg, usize::from(entry.size))?;
+                self.arg
+                    .load(&call.caller, call.arg, usize::from(entry.size))?;
                 self.uvm_loaded(call, entry)
             }
         }
     }
 
     fn uvm_refuse(&mut self, call: &Call, entry: &UvmCall, status: Status) -> Outcome {
-        let Some(at) = entry.status else { return Err(Stop::Errno(libc::EINVAL)) };
-        self.arg.load(&call.caller, call.arg, usize::from(entry.size))?;
+        let Some(at) = entry.status else {
+            return Err(Stop::Errno(libc::EINVAL));
+        };
+        self.arg
+            .load(&call.caller, call.arg, usize::from(entry.size))?;
         self.finish_with_status(call, Some(usize::from(at)), status)
     }
 
@@ -57,7 +63,11 @@ impl Worker<'_> {
             self.arg.load(&call.caller, call.arg, l::SIZE)?;
             let flags = self.arg.u64(l::FLAGS);
             if flags & MULTI_PROCESS_SHARING != 0 {
-                return self.finish_with_status(call, entry.status.map(usize::from), Status::NOT_SUPPORTED);
+                return self.finish_with_status(
+                    call,
+                    entry.status.map(usize::from),
+                    Status::NOT_SUPPORTED,
+                );
             }
             self.still_waiting(call)?;
             if flags & DISABLE_HMM == 0 {
@@ -91,8 +101,16 @@ impl Worker<'_> {
         rmcall::put_u64(&mut again, l::FLAGS, DISABLE_HMM);
         backend.ioctl(call.file.fd(), uvm::INITIALIZE, &mut again)?;
         let verified = rmcall::u32_at(&again, l::RM_STATUS) == Status::OK.0;
-        call.file.set_flags(if verified { Flags::Verified } else { Flags::Poisoned });
-        if verified { Ok(id) } else { Err(Stop::Errno(libc::EPERM)) }
+        call.file.set_flags(if verified {
+            Flags::Verified
+        } else {
+            Flags::Poisoned
+        });
+        if verified {
+            Ok(id)
+        } else {
+            Err(Stop::Errno(libc::EPERM))
+        }
     }
 
     fn uvm_loaded(&mut self, call: &Call, entry: &UvmCall) -> Outcome {
@@ -137,7 +155,9 @@ impl Worker<'_> {
             }
             uvm::UNMAP_EXTERNAL => {
                 use layout::uvm_unmap_external as l;
-                let uuid: [u8; 16] = self.arg.bytes[l::GPU_UUID..][..16].try_into().expect("sixteen bytes");
+                let uuid: [u8; 16] = self.arg.bytes[l::GPU_UUID..][..16]
+                    .try_into()
+                    .expect("sixteen bytes");
                 if let Some(device) = self.tenant.device_by_uuid(&uuid) {
                     self.tenant.ledger().unmap(id, device, base, length);
                 }
@@ -149,56 +169,99 @@ impl Worker<'_> {
         }
     }
 
-    /// `UVM_MAP_EXTERNAL_ALLOCATION`: 9,264 bytes of which a few dozen are in use. Only those are copied.
+    /// `UVM_MAP_EXTERNAL_ALLOCATION`: 9,264 bytes of which a few dozen are in use. Only those are copied, and of the
+    /// results there is the status alone.
     fn map_external(&mut self, call: &Call) -> Outcome {
+        let mut block = std::mem::take(&mut self.map_block);
+        block.resize(layout::uvm_map_external::SIZE + 64, 0);
+        let mut used = HEAD;
+        let outcome = self.map_external_in(call, &mut block, &mut used);
+        block[..used].fill(0);
+        block[layout::uvm_map_external::GPU_ATTRIBUTES_COUNT..].fill(0);
+        self.map_block = block;
+        let status = outcome?;
+        if status != Status::OK {
+            self.still_waiting(call)?;
+            call.caller.write(
+                call.arg.offset(layout::uvm_map_external::RM_STATUS as u64),
+                &status.0.to_le_bytes(),
+            )?;
+        }
+        Ok(Reply::Value(0))
+    }
+
+    /// Works in `block`, of which the first `used` bytes and the tail are dirty afterwards.
+    fn map_external_in(
+        &mut self,
+        call: &Call,
+        block: &mut [u8],
+        used: &mut usize,
+    ) -> Result<Status, Stop> {
         use layout::uvm_map_external as l;
-        self.arg.prepare(call.arg, l::SIZE);
-        let head = l::PER_GPU_ATTRIBUTES + PER_GPU;
         {
-            let (first, rest) = self.arg.bytes.split_at_mut(head);
-            let tail = &mut rest[l::GPU_ATTRIBUTES_COUNT - head..l::SIZE - head];
-            call.caller.read_parts(&mut [
-                (call.arg, first),
-                (call.arg.offset(l::GPU_ATTRIBUTES_COUNT as u64), tail),
-            ])?;
+            let (head, rest) = block.split_at_mut(HEAD);
+            let tail = &mut rest[l::GPU_ATTRIBUTES_COUNT - HEAD..l::SIZE - HEAD];
+            let tail_at = call.arg.offset(l::GPU_ATTRIBUTES_COUNT as u64);
+            call.caller
+                .read_parts(&mut [(call.arg, head), (tail_at, tail)])?;
         }
-        let count = self.arg.u32(l::GPU_ATTRIBUTES_COUNT);
-        if count > 1 && count <= MOST_GPUS {
-            let end = l::PER_GPU_ATTRIBUTES + PER_GPU * count as usize;
-            call.caller.read(call.arg.offset(head as u64), &mut self.arg.bytes[head..end])?;
-        }
-        self.arg.loaded();
-        let status_at = Some(l::RM_STATUS);
-        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
+        let count = rmcall::u32_at(block, l::GPU_ATTRIBUTES_COUNT);
         if count > MOST_GPUS {
-            return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT);
+            return Ok(Status::INVALID_ARGUMENT);
         }
-        if self.tenant.ledger().client_owner(ClientHandle(client)).is_none() {
-            return self.finish_with_status(call, status_at, Status::INVALID_CLIENT);
+        if count > 1 {
+            *used = l::PER_GPU_ATTRIBUTES + PER_GPU * count as usize;
+            call.caller
+                .read(call.arg.offset(HEAD as u64), &mut block[HEAD..*used])?;
+        }
+        let (client, memory) = (
+            rmcall::u32_at(block, l::H_CLIENT),
+            rmcall::u32_at(block, l::H_MEMORY),
+        );
+        if self
+            .tenant
+            .ledger()
+            .client_owner(ClientHandle(client))
+            .is_none()
+        {
+            return Ok(Status::INVALID_CLIENT);
         }
         if !self.memory_is_known(call, client, memory)? {
-            return self.finish_with_status(call, status_at, Status::OBJECT_NOT_FOUND);
+            return Ok(Status::OBJECT_NOT_FOUND);
         }
         let id = self.require_flags(call)?;
-        let (base, length) = (self.arg.u64(l::BASE), self.arg.u64(l::LENGTH));
+        let (base, length) = (
+            rmcall::u64_at(block, l::BASE),
+            rmcall::u64_at(block, l::LENGTH),
+        );
         let mut devices = Vec::with_capacity(count as usize);
         for i in 0..count as usize {
             let at = l::PER_GPU_ATTRIBUTES + PER_GPU * i;
-            match self.tenant.device_by_uuid(&self.arg.bytes[at..at + 16]) {
+            match self.tenant.device_by_uuid(&block[at..at + 16]) {
                 Some(device) => devices.push(device),
-                None => return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT),
+                None => return Ok(Status::INVALID_ARGUMENT),
             }
         }
         self.still_waiting(call)?;
         let _order = self.tenant.in_order_two(client, uvm_shard(id));
-        let value = self.execute(call)?;
-        if self.arg.u32(l::RM_STATUS) == Status::OK.0 {
+        self.tenant
+            .backend
+            .ioctl(call.file.fd(), call.request, block)?;
+        let status = Status(rmcall::u32_at(block, l::RM_STATUS));
+        if status == Status::OK {
             let mut ledger = self.tenant.ledger();
             for device in devices {
-                ledger.map(id, device, base, length, ClientHandle(client), ObjectHandle(memory));
+                ledger.map(
+                    id,
+                    device,
+                    base,
+                    length,
+                    ClientHandle(client),
+                    ObjectHandle(memory),
+                );
             }
         }
-        self.finish(call, value)
+        Ok(status)
     }
 }
 

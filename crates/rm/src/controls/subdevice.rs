@@ -27,8 +27,12 @@ controls! {
     0x2080_014b "NV2080_CTRL_CMD_GPU_GET_INFOROM_OBJECT_VERSION" 5 EXECUTE READS;
     0x2080_0156 "NV2080_CTRL_CMD_GPU_GET_INFOROM_IMAGE_VERSION" 16 EXECUTE READS;
     0x2080_0157 "NV2080_CTRL_CMD_GPU_QUERY_INFOROM_ECC_SUPPORT" 0 EXECUTE READS;
+    0x2080_016d "NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS" 12 ABSORB
+        "sessions of every process on the device";
     0x2080_0170 "NV2080_CTRL_CMD_GPU_GET_ENGINES_V2" 340 EXECUTE READS;
     0x2080_0174 "NV2080_CTRL_CMD_GPU_SET_PARTITIONS" 392 DENIED "cuts the whole device into MIG instances";
+    0x2080_017b "NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS" 12 ABSORB
+        "sessions of every process on the device";
     0x2080_018b "NV2080_CTRL_CMD_GPU_GET_ACTIVE_PARTITION_IDS" 40 EXECUTE READS;
     0x2080_018d "NV2080_CTRL_CMD_GPU_GET_PIDS" 3812 EXECUTE
         "processes on the device: only those of the tenant" { answer: Answer::Pids };
@@ -37,6 +41,7 @@ controls! {
     0x2080_0195 "NV2080_CTRL_CMD_GPU_GET_COMPUTE_POLICY_CONFIG" 260 EXECUTE READS;
     0x2080_019f "NV2080_CTRL_CMD_GPU_GET_SKYLINE_INFO" 220 EXECUTE READS;
     0x2080_01a3 "NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO" 56 EXECUTE READS;
+    0x2080_01a4 "NV2080_CTRL_CMD_GPU_GET_CHIP_DETAILS" 16 EXECUTE READS;
     0x2080_01a6 "NV2080_CTRL_CMD_GPU_MIGRATABLE_OPS" 1832 UNSUPPORTED
         "register operations on a client it names" { foreign: &[client(0)] };
     0x2080_01a9 "NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_RESET" 0 DENIED "resets or drains the whole device";
@@ -47,6 +52,7 @@ controls! {
         "resets or drains the whole device";
     0x2080_01ad "NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET" 0 DENIED
         "resets or drains the whole device";
+    0x2080_01b2 "NV2080_CTRL_CMD_GPU_GET_RECOVERY_ACTION" 4 EXECUTE READS;
     0x2080_0301 "NV2080_CTRL_CMD_EVENT_SET_NOTIFICATION" 20 EXECUTE
         "switches an event of its own subdevice on or off";
     0x2080_0403 "NV2080_CTRL_CMD_TIMER_GET_TIME" 8 EXECUTE READS;
@@ -99,6 +105,7 @@ controls! {
         "the slice's numbers" { answer: Answer::FbInfoInline };
     0x2080_1320 "NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO" 904 EXECUTE
         "regions, cut to the slice" { answer: Answer::FbRegions };
+    0x2080_1322 "NV2080_CTRL_CMD_FB_GET_OFFLINED_PAGES" 2056 EXECUTE READS;
     0x2080_1357 "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT" 4 EXECUTE READS;
     0x2080_1358 "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_STATUS" 4 EXECUTE READS;
     0x2080_1701 "NV2080_CTRL_CMD_MC_GET_ARCH_INFO" 16 EXECUTE READS;
@@ -106,9 +113,13 @@ controls! {
     0x2080_1801 "NV2080_CTRL_CMD_BUS_GET_PCI_INFO" 16 EXECUTE READS;
     0x2080_1802 "NV2080_CTRL_CMD_BUS_GET_INFO" 16 EXECUTE READS { pointers: &[list(0, 8, 8, 4096)] };
     0x2080_1803 "NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO" 200 EXECUTE READS;
+    0x2080_1813 "NV2080_CTRL_CMD_BUS_GET_PEX_COUNTERS" 76 EXECUTE READS;
+    0x2080_1819 "NV2080_CTRL_CMD_BUS_GET_PEX_UTIL_COUNTERS" 32 EXECUTE READS;
     0x2080_1823 "NV2080_CTRL_CMD_BUS_GET_INFO_V2" 420 EXECUTE READS;
+    0x2080_1829 "NV2080_CTRL_CMD_BUS_GET_PCIE_REQ_ATOMICS_CAPS" 12 EXECUTE READS;
     0x2080_182a "NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS" 112 EXECUTE READS;
     0x2080_182b "NV2080_CTRL_CMD_BUS_GET_C2C_INFO" 28 EXECUTE READS;
+    0x2080_1830 "NV2080_CTRL_CMD_BUS_GET_PCIE_CPL_ATOMICS_CAPS" 4 EXECUTE READS;
     0x2080_200a "NV2080_CTRL_CMD_PERF_BOOST" 8 ABSORB "changes clocks for every tenant";
     0x2080_205b "NV2080_CTRL_CMD_PERF_SET_POWERSTATE" 4 DENIED "changes clocks or power for every tenant";
     0x2080_2068 "NV2080_CTRL_CMD_PERF_GET_CURRENT_PSTATE" 4 EXECUTE READS;
@@ -125,26 +136,56 @@ controls! {
     0x2080_2a0a "NV2080_CTRL_CMD_CE_GET_ALL_CAPS" 136 EXECUTE READS;
     0x2080_3001 "NV2080_CTRL_CMD_NVLINK_GET_NVLINK_CAPS" 48 EXECUTE READS;
     0x2080_3002 "NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS" 13344 EXECUTE READS;
+    0x2080_3083 "NV2080_CTRL_CMD_NVLINK_GET_PLATFORM_INFO" 39 EXECUTE READS;
     0x2080_3125 "NV2080_CTRL_CMD_FLCN_GET_CTX_BUFFER_SIZE" 16 EXECUTE
         "size of the context buffers of its own channel";
+    0x2080_3404 "NV2080_CTRL_CMD_ECC_GET_REPAIR_STATUS" 2 EXECUTE READS;
+    0x2080_3406 "undocumented 0x20803406" 1 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_3601 "NV2080_CTRL_CMD_GSP_GET_FEATURES" 72 EXECUTE READS;
     0x2080_3801 "NV2080_CTRL_CMD_GRMGR_GET_GR_FS_INFO" 1928 EXECUTE READS;
     0x2080_8159 "undocumented 0x20808159" 332 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_8162 "undocumented 0x20808162" 1 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_852a "undocumented 0x2080852a" 1784 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_852b "undocumented 0x2080852b" 2836 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_852e "undocumented 0x2080852e" 528 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_852f "undocumented 0x2080852f" 776 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_8536 "undocumented 0x20808536" 1812 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_853a "undocumented 0x2080853a" 1456 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_8542 "undocumented 0x20808542" 504 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_8546 "undocumented 0x20808546" 24 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_9001 "undocumented 0x20809001" 8 EXECUTE
         "a question of cuBLAS to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_9009 "undocumented 0x20809009" 8 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_9019 "undocumented 0x20809019" 10800 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_9038 "undocumented 0x20809038" 4 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_9064 "undocumented 0x20809064" 520 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_a026 "undocumented 0x2080a026" 532 EXECUTE
+        "a question of cuBLAS to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_a060 "undocumented 0x2080a060" 28 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_a06e "undocumented 0x2080a06e" 1 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_a06f "undocumented 0x2080a06f" 4 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_a080 "undocumented 0x2080a080" 52 EXECUTE
+        "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
+    0x2080_a084 "undocumented 0x2080a084" 4 EXECUTE
+        "a question of cuBLAS to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_a612 "undocumented 0x2080a612" 11680 EXECUTE
         "a question of nvidia-smi to the firmware, undocumented; size as seen from driver 580.159";
     0x2080_a618 "undocumented 0x2080a618" 8620 EXECUTE

@@ -73,8 +73,11 @@ impl Engine {
     fn idle_until(&mut self, now: Instant) {
         let (then, at) = *self.anchor.get_or_insert((now, self.clock_ns));
         let wall = at + u64::try_from(now.saturating_duration_since(then).as_nanos()).unwrap_or(0);
-        self.clock_ns = self.clock_ns.max(wall);
-        self.anchor = Some((now, self.clock_ns));
+        // A clock that is ahead of the wall stays so: short pieces are not slept for one by one, and must not be free.
+        if wall > self.clock_ns {
+            self.clock_ns = wall;
+            self.anchor = Some((now, wall));
+        }
     }
 }
 
