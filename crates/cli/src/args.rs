@@ -32,7 +32,7 @@ pub enum Command {
     /// Say which isolation this node has, and why not
     Doctor(NodeOptions),
     /// List the slices that live on this node
-    Ps(NodeOptions),
+    Ps(PsOptions),
     /// Run a command with a line for every driver call, to send with a bug report
     Trace(TraceOptions),
     /// Print the completions of a shell
@@ -56,7 +56,11 @@ pub enum Command {
     SimServer { spec: String, folder: PathBuf },
     /// A tenant's helper (started by `run`)
     #[command(name = "__helper", hide = true)]
-    Helper { config: i32, socket: i32, lease: i32 },
+    Helper {
+        config: i32,
+        socket: i32,
+        lease: i32,
+    },
 }
 
 /// How strongly a slice is enforced.
@@ -139,6 +143,16 @@ pub struct NodeOptions {
     pub json: bool,
     /// Look at simulated GPUs: 1xH200, 2xH200, or the socket of a running simulated node
     #[arg(long, value_name = "SPEC")]
+    pub sim: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PsOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// List the slices of a running simulated node, by its socket
+    #[arg(long, value_name = "SOCKET")]
     pub sim: Option<String>,
 }
 

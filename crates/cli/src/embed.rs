@@ -1,8 +1,8 @@
 //! What travels inside the binary, and the private folder it is unpacked to.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// The simulated GPU's `libcuda.so.1`, which is its `libnvidia-ml.so.1` too.
@@ -32,8 +32,7 @@ impl PrivateFolder {
         let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for _ in 0..TRIES {
             let path = parent.join(format!("gpuslice-{purpose}-{:016x}", random()?));
-            // mkdir(2) follows no link and takes nothing that is there.
-            match DirBuilder::new().mode(mode).create(&path) {
+            match make_folder(&path, mode) {
                 Ok(()) => return Ok(PrivateFolder { path, kept: false }),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => last = e,
                 Err(e) => {
@@ -77,6 +76,21 @@ pub fn unpack_libraries(folder: &Path) -> io::Result<()> {
     symlink("libcuda.so.1", folder.join("libnvidia-ml.so.1"))
 }
 
+/// Whether `folder` holds these very libraries, where nobody but us or root can change them.
+pub fn has_libraries(folder: &Path) -> bool {
+    let library = folder.join("libcuda.so.1");
+    let safe = |path: &Path| {
+        fs::symlink_metadata(path).is_ok_and(|m| {
+            let ours = m.uid() == guard::sys::uids().1 || m.uid() == 0;
+            ours && !m.is_symlink() && m.mode() & 0o022 == 0
+        })
+    };
+    safe(folder)
+        && safe(&library)
+        && folder.join("libnvidia-ml.so.1").exists()
+        && fs::read(&library).is_ok_and(|bytes| bytes == LIBCUDA)
+}
+
 /// Unpacks the static attacker into `folder`; returns its path.
 ///
 /// # Errors
@@ -87,13 +101,23 @@ pub fn unpack_attacker(folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// Makes a folder with exactly this mode, whatever the user's mask is: a tenant may be another user.
+///
+/// # Errors
+/// As mkdir(2), which follows no link and takes nothing that is there.
+pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file: File = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(mode)
+        .mode(0o600)
         .open(path)?;
-    file.write_all(bytes)
+    file.write_all(bytes)?;
+    file.set_permissions(Permissions::from_mode(mode))
 }
 
 fn random() -> io::Result<u64> {
@@ -109,13 +133,14 @@ fn is_root() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn both_libraries_are_one_file_and_the_folder_goes_with_its_owner() {
         let folder = PrivateFolder::new("test").unwrap();
         let path = folder.path().to_owned();
+        assert!(!has_libraries(&path));
         unpack_libraries(&path).unwrap();
+        assert!(has_libraries(&path));
         assert_eq!(fs::read(path.join("libnvidia-ml.so.1")).unwrap(), LIBCUDA);
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o066,
@@ -127,6 +152,11 @@ mod tests {
             again.kind(),
             io::ErrorKind::AlreadyExists,
             "nothing that is there is written to"
+        );
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        assert!(
+            !has_libraries(&path),
+            "somebody else could put another library there"
         );
         drop(folder);
         assert!(!path.exists());

@@ -66,6 +66,16 @@ impl Node {
     /// Uses the node behind a socket.
     fn running(socket: &Path) -> Result<Node, Failure> {
         let socket = std::path::absolute(socket)?;
+        let beside = socket.with_file_name(LIBRARIES);
+        if embed::has_libraries(&beside) {
+            return Ok(Node {
+                socket,
+                libraries: beside,
+                _lifeline: None,
+                _unpacked: None,
+            });
+        }
+        // A node of another version of this program, or of another user.
         let unpacked = PrivateFolder::new("lib")?;
         embed::unpack_libraries(unpacked.path())?;
         Ok(Node {
@@ -84,7 +94,7 @@ impl Node {
         spec.parse::<NodeSpec>()?;
         let folder = PrivateFolder::new("sim")?;
         let libraries = folder.path().join(LIBRARIES);
-        fs::create_dir(&libraries)?;
+        embed::make_folder(&libraries, 0o755)?;
         embed::unpack_libraries(&libraries)?;
         let mut child = Command::new("/proc/self/exe")
             .args(["__sim", spec])

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys::{self, TenantPtr, Tid};
 
@@ -22,7 +22,7 @@ pub struct Caller {
     pub process: Tid,
     pidfd: OwnedFd,
     /// `/proc/TID/mem`: bound to the address space, not to the number. Absent where it may not be opened.
-    memory: Option<File>,
+    memory: Mutex<Option<Arc<File>>>,
 }
 
 impl Caller {
@@ -39,16 +39,11 @@ impl Caller {
             }
             Err(e) => return Err(e),
         };
-        let memory = File::options()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{tid}/mem"))
-            .ok();
         Ok(Caller {
             tid,
             process,
             pidfd,
-            memory,
+            memory: Mutex::new(open_memory(tid)),
         })
     }
 
@@ -88,25 +83,50 @@ impl Caller {
     /// Whether [`Caller::write`] goes by the thread's number, which may be another's by now, and not by a file that is
     /// bound to the address space.
     pub fn writes_by_number(&self) -> bool {
-        self.memory.is_none()
+        self.memory().is_none()
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Option<Arc<File>>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies to the tenant.
     ///
     /// # Errors
-    /// `EFAULT`: not writable there.
+    /// `EFAULT`: not writable there. `ESRCH`: the thread is gone.
     pub fn write(&self, to: TenantPtr, bytes: &[u8]) -> io::Result<()> {
-        if let Some(memory) = &self.memory {
-            match memory.write_all_at(bytes, to.0) {
-                Ok(()) => return Ok(()),
-                Err(e) if e.kind() == io::ErrorKind::WriteZero => {
-                    return Err(io::Error::from_raw_os_error(libc::EFAULT));
-                }
-                Err(e) => return Err(e),
-            }
+        let Some(memory) = self.memory().clone() else {
+            return sys::write_tenant(self.tid, to, bytes);
+        };
+        match memory.write_all_at(bytes, to.0) {
+            // The address space is gone: the thread has executed another program, or has ended.
+            Err(e) if e.kind() == io::ErrorKind::WriteZero => self
+                .reopened_memory()?
+                .write_all_at(bytes, to.0)
+                .map_err(|e| match e.kind() {
+                    io::ErrorKind::WriteZero => io::Error::from_raw_os_error(libc::EFAULT),
+                    _ => e,
+                }),
+            written => written,
         }
-        sys::write_tenant(self.tid, to, bytes)
     }
+
+    /// The address space that the thread has now. If the task of the pidfd still runs after the number was used to open
+    /// it, the number was the task's.
+    fn reopened_memory(&self) -> io::Result<Arc<File>> {
+        let memory = open_memory(self.tid).filter(|_| self.runs());
+        let memory = memory.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        *self.memory() = Some(memory.clone());
+        Ok(memory)
+    }
+}
+
+fn open_memory(tid: Tid) -> Option<Arc<File>> {
+    let opened = File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{tid}/mem"));
+    opened.ok().map(Arc::new)
 }
 
 /// The process (thread group) of a thread.

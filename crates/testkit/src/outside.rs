@@ -87,7 +87,10 @@ impl Observer {
     /// # Errors
     /// The driver refuses.
     pub fn memory_of(&self, pid: u32) -> Answer<Vec<u64>> {
-        self.devices.iter().map(|device| device.memory_of(&self.client, pid)).collect()
+        self.devices
+            .iter()
+            .map(|device| device.memory_of(&self.client, pid))
+            .collect()
     }
 }
 
@@ -112,13 +115,23 @@ impl Played {
     pub fn finding(&self) -> Result<&Finding, String> {
         match (self.findings.as_slice(), self.status) {
             ([finding], Some(status)) if status.success() => Ok(finding),
-            (_, None) => Err(format!("the program took too long and was ended: {}", self.last_words())),
-            (_, Some(status)) => Err(format!("the program ended with {status}: {}", self.last_words())),
+            (_, None) => Err(format!(
+                "the program took too long and was ended: {}",
+                self.last_words()
+            )),
+            (_, Some(status)) => Err(format!(
+                "the program ended with {status}: {}",
+                self.last_words()
+            )),
         }
     }
 
     fn last_words(&self) -> String {
-        self.errors.lines().last().unwrap_or("it said nothing").to_owned()
+        self.errors
+            .lines()
+            .last()
+            .unwrap_or("it said nothing")
+            .to_owned()
     }
 }
 
@@ -136,7 +149,11 @@ impl Program {
     /// # Errors
     /// As execve(2).
     pub fn start(mut command: Command) -> io::Result<Program> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
         let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
         let stdin = child.stdin.take().ok_or_else(gone)?;
         let stdout = child.stdout.take().ok_or_else(gone)?;
@@ -155,7 +172,12 @@ impl Program {
             let _read = stderr.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
-        Ok(Program { child, stdin, lines, errors })
+        Ok(Program {
+            child,
+            stdin,
+            lines,
+            errors,
+        })
     }
 
     /// Its process.
@@ -165,7 +187,9 @@ impl Program {
 
     /// The next line; `None`: it has closed its output, or `until` has come.
     pub fn line(&self, until: Instant) -> Option<String> {
-        self.lines.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+        self.lines
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+            .ok()
     }
 
     /// The newest of the lines that are there.
@@ -192,11 +216,18 @@ impl Program {
     ///
     /// # Errors
     /// As waitpid(2).
-    pub fn play(mut self, limit: Duration, mut answer: impl FnMut(&Line) -> Option<Told>) -> io::Result<Played> {
+    pub fn play(
+        mut self,
+        limit: Duration,
+        mut answer: impl FnMut(&Line) -> Option<Told>,
+    ) -> io::Result<Played> {
         let until = Instant::now() + limit;
         let (mut findings, mut other) = (Vec::new(), Vec::new());
         let in_time = loop {
-            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self
+                .lines
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
                 Ok(text) => match serde_json::from_str(&text) {
                     Ok(Line::Finding(finding)) => findings.push(finding),
                     Ok(line) => {
@@ -211,7 +242,12 @@ impl Program {
             }
         };
         let status = self.end(in_time.then_some(until))?;
-        Ok(Played { findings, status, other, errors: self.errors.join().unwrap_or_default() })
+        Ok(Played {
+            findings,
+            status,
+            other,
+            errors: self.errors.join().unwrap_or_default(),
+        })
     }
 
     /// Waits for the end of a program that has closed its output; `None`: it is too late.

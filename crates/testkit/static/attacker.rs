@@ -39,8 +39,18 @@ struct Alloc {
 }
 
 /// An object's handle, or the status of the refusal.
-fn alloc(file: c_int, [root, parent, new, class]: [u32; 4], params: &mut [u64]) -> Result<u32, u32> {
-    let mut block = Alloc { root, parent, new, class, ..Alloc::default() };
+fn alloc(
+    file: c_int,
+    [root, parent, new, class]: [u32; 4],
+    params: &mut [u64],
+) -> Result<u32, u32> {
+    let mut block = Alloc {
+        root,
+        parent,
+        new,
+        class,
+        ..Alloc::default()
+    };
     if !params.is_empty() {
         block.params = params.as_mut_ptr() as u64;
         block.params_size = size_of_val(params) as u32;
@@ -51,11 +61,18 @@ fn alloc(file: c_int, [root, parent, new, class]: [u32; 4], params: &mut [u64]) 
         eprintln!("class {class:#x}: {}", std::io::Error::last_os_error());
         std::process::exit(1);
     }
-    if block.status == 0 { Ok(block.new) } else { Err(block.status) }
+    if block.status == 0 {
+        Ok(block.new)
+    } else {
+        Err(block.status)
+    }
 }
 
 fn main() {
-    let words: Vec<u64> = std::env::args().skip(1).filter_map(|w| w.parse().ok()).collect();
+    let words: Vec<u64> = std::env::args()
+        .skip(1)
+        .filter_map(|w| w.parse().ok())
+        .collect();
     let [file, instance, limit] = words[..] else {
         eprintln!("attacker CONTROL_FD DEVICE_INSTANCE LIMIT");
         std::process::exit(2);

@@ -15,7 +15,12 @@ pub struct Check {
 }
 
 const fn on_one_card(wall: &'static str) -> Check {
-    Check { wall, quota: MALLORY, gpus: &["0"], takes_attacker: false }
+    Check {
+        wall,
+        quota: MALLORY,
+        gpus: &["0"],
+        takes_attacker: false,
+    }
 }
 
 /// All walls. The programs that take long come first, so that none is left alone at the end; the table has this order.
@@ -29,10 +34,20 @@ pub const CHECKS: &[Check] = &[
     on_one_card("mapping_outlives_free"),
     on_one_card("size_rounding"),
     on_one_card("release_by_ancestor"),
-    Check { wall: "per_device_quota", quota: 50_000 << 20, gpus: &["0", "1"], takes_attacker: false },
+    Check {
+        wall: "per_device_quota",
+        quota: 50_000 << 20,
+        gpus: &["0", "1"],
+        takes_attacker: false,
+    },
     on_one_card("foreign_detach_refused"),
     on_one_card("env_unset_still_limited"),
-    Check { wall: "static_binary_limited", quota: MALLORY, gpus: &["0"], takes_attacker: true },
+    Check {
+        wall: "static_binary_limited",
+        quota: MALLORY,
+        gpus: &["0"],
+        takes_attacker: true,
+    },
 ];
 
 #[cfg(test)]

@@ -70,15 +70,27 @@ pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
     if let Some(name) = &options.without
         && Walls::without(name).is_none()
     {
-        return Err(format!("--without {name}: no such wall; there are {}", Walls::names().join(", ")).into());
+        return Err(format!(
+            "--without {name}: no such wall; there are {}",
+            Walls::names().join(", ")
+        )
+        .into());
     }
     eprintln!("gpuslice demo: starting a simulated node with two NVIDIA H200");
     let node = sim::Node::start(NODE)?;
     let folder = PrivateFolder::new("demo")?;
-    let attacker = embed::unpack_attacker(folder.path())?.to_string_lossy().into_owned();
+    let attacker = embed::unpack_attacker(folder.path())?
+        .to_string_lossy()
+        .into_owned();
     let observer = Observer::open(&raw::Node::simulated(node.socket()))
         .map_err(|fault| format!("the simulated node does not answer: {fault}"))?;
-    let stage = Stage { node, observer, attacker, without: options.without.clone(), bob: Mutex::new(None) };
+    let stage = Stage {
+        node,
+        observer,
+        attacker,
+        without: options.without.clone(),
+        bob: Mutex::new(None),
+    };
     let outcome = stage.play()?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
@@ -86,38 +98,55 @@ pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
         print!("{}", show::table(&outcome));
     }
     let closing = show::closing(&outcome, options.without.as_deref());
-    if options.json { eprintln!("{closing}") } else { println!("{closing}") }
+    if options.json {
+        eprintln!("{closing}")
+    } else {
+        println!("{closing}")
+    }
     Ok(u8::from(!outcome.all_well()))
 }
 
 impl Outcome {
     fn all_well(&self) -> bool {
-        self.checks.iter().all(|check| check.held) && self.tenants.iter().all(|tenant| tenant.served)
+        self.checks.iter().all(|check| check.held)
+            && self.tenants.iter().all(|tenant| tenant.served)
     }
 }
 
 impl Stage {
-    /// Bob computes from the beginning to the end; Mallory's attempts and Alice's program run beside him.
+    /// Bob computes from the beginning to the end, Mallory's attempts run beside him. Alice comes before Mallory: what a
+    /// context takes is measured by what is free before and after, so a neighbour who allocates in that moment would
+    /// make it look larger.
     fn play(&self) -> Result<Outcome, Failure> {
         let over = AtomicBool::new(false);
         let bob = Program::start(self.slice("bob", BOB, &["0"], None, &["spinner"]))?;
         std::thread::scope(|scope| {
             let bob = scope.spawn(|| self.watch(bob, &over));
-            let alice = scope.spawn(|| self.honest());
+            let alice = self.honest();
             let found = self.attempts();
-            let alice = alice.join().unwrap_or_else(|_| Err("its thread ended early".into()));
             over.store(true, Ordering::Relaxed);
             let last_words = bob.join().unwrap_or_default();
             Ok(Outcome {
                 device: format!("{NODE} (simulated, driver {})", simgpu::DRIVER_VERSION),
-                tenants: vec![alice_said(alice), self.bob_did(&last_words), mallory_tried(&found)],
+                tenants: vec![
+                    alice_said(alice),
+                    self.bob_did(&last_words),
+                    mallory_tried(&found),
+                ],
                 checks: found,
             })
         })
     }
 
     /// `gpuslice run` of a tenant's program on this node.
-    fn slice(&self, name: &str, quota: u64, gpus: &[&str], without: Option<&str>, program: &[&str]) -> Command {
+    fn slice(
+        &self,
+        name: &str,
+        quota: u64,
+        gpus: &[&str],
+        without: Option<&str>,
+        program: &[&str],
+    ) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg("run").arg("--sim").arg(self.node.socket());
         command.args(["--name", name, "--memory", &quota.to_string()]);
@@ -127,8 +156,18 @@ impl Stage {
         if let Some(wall) = without {
             command.args(["--without", wall]);
         }
-        let (program, words) = program.split_first().map_or(("", [].as_slice()), |(p, w)| (*p, w));
-        command.args(["--", "/proc/self/exe", "__tenant", program, &quota.to_string()]).args(words);
+        let (program, words) = program
+            .split_first()
+            .map_or(("", [].as_slice()), |(p, w)| (*p, w));
+        command
+            .args([
+                "--",
+                "/proc/self/exe",
+                "__tenant",
+                program,
+                &quota.to_string(),
+            ])
+            .args(words);
         command
     }
 
@@ -140,7 +179,9 @@ impl Stage {
     fn watch(&self, program: Program, over: &AtomicBool) -> String {
         const LOOK: Duration = Duration::from_millis(20);
         while !over.load(Ordering::Relaxed) {
-            let Some(line) = program.line(Instant::now() + LOOK) else { continue };
+            let Some(line) = program.line(Instant::now() + LOOK) else {
+                continue;
+            };
             if let Ok(Line::Progress(here)) = serde_json::from_str(&line) {
                 *self.bob() = Some(here);
             }
@@ -149,7 +190,13 @@ impl Stage {
     }
 
     fn honest(&self) -> Result<Finding, String> {
-        self.perform(Program::start(self.slice("alice", ALICE, &["0"], None, &["honest"])))
+        self.perform(Program::start(self.slice(
+            "alice",
+            ALICE,
+            &["0"],
+            None,
+            &["honest"],
+        )))
     }
 
     /// Serves a program to its end; its one finding, or why there is none.
@@ -159,7 +206,9 @@ impl Stage {
             Line::AskNeighbour => self.neighbour().map(Told::Neighbour),
             Line::Progress(_) | Line::Finding(_) => None,
         };
-        let played = program.and_then(|program| program.play(LIMIT, answer)).map_err(|e| e.to_string())?;
+        let played = program
+            .and_then(|program| program.play(LIMIT, answer))
+            .map_err(|e| e.to_string())?;
         played.finding().cloned()
     }
 
@@ -177,16 +226,29 @@ impl Stage {
 
     /// All of Mallory's attempts, in the order of the table.
     fn attempts(&self) -> Vec<Finding> {
-        let waiting: Mutex<VecDeque<(usize, &Check)>> = Mutex::new(CHECKS.iter().enumerate().collect());
+        let waiting: Mutex<VecDeque<(usize, &Check)>> =
+            Mutex::new(CHECKS.iter().enumerate().collect());
         let found: Mutex<Vec<(usize, Finding)>> = Mutex::default();
-        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let next = || {
+            waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop_front()
+        };
         std::thread::scope(|scope| {
             for _ in 0..AT_ONCE {
                 scope.spawn(|| {
                     while let Some((at, check)) = next() {
                         let finding = self.attempt(check);
-                        eprintln!("gpuslice demo: {} {}", if finding.held { "held:" } else { "FELL:" }, check.wall);
-                        found.lock().unwrap_or_else(PoisonError::into_inner).push((at, finding));
+                        eprintln!(
+                            "gpuslice demo: {} {}",
+                            if finding.held { "held:" } else { "FELL:" },
+                            check.wall
+                        );
+                        found
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .push((at, finding));
                     }
                 });
             }
@@ -202,23 +264,39 @@ impl Stage {
             words.push(&self.attacker);
         }
         let name = format!("mallory-{}", check.wall);
-        let command = self.slice(&name, check.quota, check.gpus, self.without.as_deref(), &words);
-        self.perform(Program::start(command)).unwrap_or_else(|why| Finding {
-            name: check.wall.into(),
-            held: false,
-            measured: serde_json::Value::Null,
-            expected: serde_json::Value::Null,
-            note: why,
-        })
+        let command = self.slice(
+            &name,
+            check.quota,
+            check.gpus,
+            self.without.as_deref(),
+            &words,
+        );
+        self.perform(Program::start(command))
+            .unwrap_or_else(|why| Finding {
+                name: check.wall.into(),
+                held: false,
+                measured: serde_json::Value::Null,
+                expected: serde_json::Value::Null,
+                note: why,
+            })
     }
 
     fn bob_did(&self, last_words: &str) -> Tenant {
         let finished = self.bob().map_or(0, |bob| bob.finished);
         let note = match finished {
-            0 => format!("finished no kernel: {}", last_words.lines().last().unwrap_or("it said nothing")),
+            0 => format!(
+                "finished no kernel: {}",
+                last_words.lines().last().unwrap_or("it said nothing")
+            ),
             n => format!("computed all the while beside the others: {n} kernels of 5 ms"),
         };
-        Tenant { name: "bob", quota: BOB, honest: true, served: finished > 0, note }
+        Tenant {
+            name: "bob",
+            quota: BOB,
+            honest: true,
+            served: finished > 0,
+            note,
+        }
     }
 }
 
@@ -227,10 +305,25 @@ fn alice_said(finding: Result<Finding, String>) -> Tenant {
         Ok(finding) => (finding.held, finding.note),
         Err(why) => (false, why),
     };
-    Tenant { name: "alice", quota: ALICE, honest: true, served, note }
+    Tenant {
+        name: "alice",
+        quota: ALICE,
+        honest: true,
+        served,
+        note,
+    }
 }
 
 fn mallory_tried(found: &[Finding]) -> Tenant {
-    let note = format!("tries to get more than that, or at the others, in {} ways", found.len());
-    Tenant { name: "mallory", quota: MALLORY, honest: false, served: true, note }
+    let note = format!(
+        "tries to get more than that, or at the others, in {} ways",
+        found.len()
+    );
+    Tenant {
+        name: "mallory",
+        quota: MALLORY,
+        honest: false,
+        served: true,
+        note,
+    }
 }

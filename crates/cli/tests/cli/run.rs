@@ -318,6 +318,7 @@ fn as_root_each_slice_has_its_own_user() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let binary = folder.path().join("gpuslice");
     fs::copy(GPUSLICE, &binary).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     let binary = binary.to_str().unwrap();
     let node = Node::start("1xH200");
     let _root = node.slice(&["--memory", "60GiB", "--name", "root"]);

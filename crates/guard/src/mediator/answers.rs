@@ -66,7 +66,12 @@ impl Worker<'_> {
     /// Changes the driver's answer in the copy, before it is written back.
     pub(super) fn change_answer(&mut self, call: &Call, entry: &Control) {
         let ok = self.arg.u32(layout::nvos54::STATUS) == Status::OK.0;
-        if !self.tenant.walls.visible_limit || entry.answer == Answer::AsIs {
+        // Which cards and processes there are is not what the demo's wall is about.
+        let about_memory = matches!(
+            entry.answer,
+            Answer::FbInfoInline | Answer::FbInfoPointer | Answer::FbRegions | Answer::PidInfo
+        );
+        if about_memory && !self.tenant.walls.visible_limit {
             return;
         }
         match entry.answer {
@@ -118,6 +123,13 @@ impl Worker<'_> {
         let (total, free) = (self.arg.u64(l::TOTAL), self.arg.u64(l::FREE));
         self.arg.set_u64(l::TOTAL, total.min(slice.quota.0));
         self.arg.set_u64(l::FREE, free.min(slice.free.0));
+        /// `NVOS32_FUNCTION_INFO`: the largest free block, too.
+        const INFO: u32 = 5;
+        if self.arg.u32(l::FUNCTION) == INFO {
+            let largest = self.arg.u64(layout::nvos32_info::SIZE_FIELD);
+            self.arg
+                .set_u64(layout::nvos32_info::SIZE_FIELD, largest.min(slice.free.0));
+        }
     }
 
     /// Where the driver names the helper, the tenant sees its own processes; the helper itself and every other process

@@ -311,7 +311,7 @@ impl Worker<'_> {
 
     /// Memory that an allocation will take: the driver's rounded size. `None`: no allocation can have this size.
     pub(super) fn amount(&self, size: u64, attr: u32, attr2: u32, flags: u32) -> Option<Bytes> {
-        if !self.tenant.walls.quota_exact {
+        if !self.tenant.walls.quota_exact || self.uncharged {
             return Some(Bytes(0));
         }
         if !self.tenant.walls.size_rounding {
@@ -373,13 +373,11 @@ impl Worker<'_> {
         use layout::card_info as l;
         self.still_waiting(call)?;
         let value = self.execute(call)?;
-        if self.tenant.walls.visible_limit {
-            let len = self.arg.len();
-            for card in self.arg.bytes[..len].chunks_exact_mut(l::SIZE) {
-                let id = rmcall::u32_at(card, l::GPU_ID);
-                if card[l::VALID] != 0 && !self.tenant.devices.iter().any(|d| d.gpu.gpu_id == id) {
-                    card.fill(0);
-                }
+        let len = self.arg.len();
+        for card in self.arg.bytes[..len].chunks_exact_mut(l::SIZE) {
+            let id = rmcall::u32_at(card, l::GPU_ID);
+            if card[l::VALID] != 0 && !self.tenant.devices.iter().any(|d| d.gpu.gpu_id == id) {
+                card.fill(0);
             }
         }
         self.finish(call, value)

@@ -51,6 +51,8 @@ pub struct Worker<'t> {
     listener: Listener<'t>,
     /// The driver's file that the call being served is on.
     node: Option<Node>,
+    /// The demo has taken away the wall that would charge this caller.
+    uncharged: bool,
     arg: Block,
     params: Block,
     extra: Vec<Block>,
@@ -84,6 +86,7 @@ impl<'t> Worker<'t> {
             tenant,
             listener,
             node: None,
+            uncharged: false,
             arg: Block::default(),
             params: Block::default(),
             extra: Vec::new(),
@@ -235,9 +238,7 @@ impl<'t> Worker<'t> {
             return self.not_the_drivers(request);
         };
         self.node = Some(file.node);
-        if let Some(reply) = self.demo_bypass(&caller) {
-            return Ok(reply);
-        }
+        self.uncharged = self.demo_bypass(&caller);
         let call = Call {
             n: *n,
             caller,
@@ -377,18 +378,17 @@ impl<'t> Worker<'t> {
     }
 
     /// Two walls of the demo cannot be taken away inside the ledger: what a limit that hangs on the environment, or on
-    /// the dynamic linker, does not see. With the wall away, such a caller runs past the guard.
-    fn demo_bypass(&self, caller: &Caller) -> Option<Reply> {
+    /// the dynamic linker, does not see. With the wall away, nothing is charged to such a caller.
+    fn demo_bypass(&self, caller: &Caller) -> bool {
         let walls = &self.tenant.walls;
         if walls.env_unset_still_limited && walls.static_binary_limited {
-            return None;
+            return false;
         }
         let read = |file: &str| {
             std::fs::read(format!("/proc/{}/{file}", caller.process)).unwrap_or_default()
         };
         let has = |text: &[u8], what: &[u8]| text.windows(what.len()).any(|w| w == what);
-        let past = (!walls.env_unset_still_limited && !has(&read("environ"), b"GPUSLICE_NAME="))
-            || (!walls.static_binary_limited && !has(&read("maps"), b"ld-linux"));
-        past.then_some(Reply::Continue)
+        (!walls.env_unset_still_limited && !has(&read("environ"), b"GPUSLICE_NAME="))
+            || (!walls.static_binary_limited && !has(&read("maps"), b"ld-linux"))
     }
 }

@@ -10,7 +10,10 @@ pub struct Block {
 impl Block {
     /// A block of `len` zero bytes.
     pub fn new(len: usize) -> Block {
-        Block { words: vec![0; len.div_ceil(8)], len }
+        Block {
+            words: vec![0; len.div_ceil(8)],
+            len,
+        }
     }
 
     /// Its size in bytes.
@@ -30,7 +33,11 @@ impl Block {
 
     /// Where it lies, as a pointer field of another block holds it; 0 for an empty block.
     pub fn address(&mut self) -> u64 {
-        if self.len == 0 { 0 } else { self.as_mut_ptr() as u64 }
+        if self.len == 0 {
+            0
+        } else {
+            self.as_mut_ptr() as u64
+        }
     }
 
     /// The bytes from `at` on.
@@ -38,7 +45,11 @@ impl Block {
     /// # Panics
     /// The field lies outside the block: a mistake in the program.
     pub fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
-        assert!(at + N <= self.len, "{N} bytes at {at} lie outside a block of {}", self.len);
+        assert!(
+            at + N <= self.len,
+            "{N} bytes at {at} lie outside a block of {}",
+            self.len
+        );
         std::array::from_fn(|i| {
             let at = at + i;
             (self.words[at / 8] >> (8 * (at % 8))) as u8
@@ -50,7 +61,12 @@ impl Block {
     /// # Panics
     /// The field lies outside the block: a mistake in the program.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.len, "{} bytes at {at} lie outside a block of {}", bytes.len(), self.len);
+        assert!(
+            at + bytes.len() <= self.len,
+            "{} bytes at {at} lie outside a block of {}",
+            bytes.len(),
+            self.len
+        );
         for (i, &byte) in bytes.iter().enumerate() {
             let (word, shift) = ((at + i) / 8, 8 * ((at + i) % 8));
             self.words[word] = self.words[word] & !(0xff << shift) | u64::from(byte) << shift;
@@ -92,8 +108,14 @@ mod tests {
 
     #[test]
     fn fields_are_little_endian_and_leave_their_neighbours_alone() {
-        let block = Block::new(12).with64(0, u64::MAX).with32(4, 0x1122_3344).with(2, &[0xaa]);
-        assert_eq!(block.bytes::<12>(0), [0xff, 0xff, 0xaa, 0xff, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0]);
+        let block = Block::new(12)
+            .with64(0, u64::MAX)
+            .with32(4, 0x1122_3344)
+            .with(2, &[0xaa]);
+        assert_eq!(
+            block.bytes::<12>(0),
+            [0xff, 0xff, 0xaa, 0xff, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0]
+        );
         assert_eq!((block.u32(4), block.u64(4)), (0x1122_3344, 0x1122_3344));
         assert_eq!(Block::new(0).address(), 0);
     }

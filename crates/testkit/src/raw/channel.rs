@@ -25,10 +25,13 @@ impl Channel {
     pub fn open(client: &Client, device: &Device, vaspace: u32) -> Answer<Channel> {
         let group = Channel::group(client, device, vaspace)?;
         use layout::channel_alloc as c;
-        let params = Block::new(c::SIZE).with32(c::H_VA_SPACE, vaspace).with32(c::ENGINE_TYPE, COMPUTE);
+        let params = Block::new(c::SIZE)
+            .with32(c::H_VA_SPACE, vaspace)
+            .with32(c::ENGINE_TYPE, COMPUTE);
         let channel = client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
         client.alloc(channel, class::HOPPER_COMPUTE_A, Block::new(16))?;
-        let mut schedule = Block::new(layout::gpfifo_schedule::SIZE).with(layout::gpfifo_schedule::B_ENABLE, &[1]);
+        let mut schedule =
+            Block::new(layout::gpfifo_schedule::SIZE).with(layout::gpfifo_schedule::B_ENABLE, &[1]);
         client.control(group, ctrl::NVA06C_GPFIFO_SCHEDULE, &mut schedule)?;
         Ok(Channel { group, channel })
     }
@@ -39,7 +42,9 @@ impl Channel {
     /// The driver refuses.
     pub fn group(client: &Client, device: &Device, vaspace: u32) -> Answer<u32> {
         use layout::channel_group_alloc as g;
-        let params = Block::new(g::SIZE).with32(g::H_VA_SPACE, vaspace).with32(g::ENGINE_TYPE, COMPUTE);
+        let params = Block::new(g::SIZE)
+            .with32(g::H_VA_SPACE, vaspace)
+            .with32(g::ENGINE_TYPE, COMPUTE);
         client.alloc(device.device, class::KEPLER_CHANNEL_GROUP_A, params)
     }
 
@@ -49,6 +54,11 @@ impl Channel {
     /// As [`super::Node::submit`].
     pub fn spin(&self, client: &Client, ns: u64) -> Answer<WorkResult> {
         let op = Op::Launch(Kernel::Spin { ns });
-        Ok(client.node().submit(&Work { client: client.root(), channel: self.channel, wait: true, op })?)
+        Ok(client.node().submit(&Work {
+            client: client.root(),
+            channel: self.channel,
+            wait: true,
+            op,
+        })?)
     }
 }

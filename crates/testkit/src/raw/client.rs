@@ -44,7 +44,12 @@ impl Client {
     /// # Errors
     /// The driver refuses.
     pub fn on_file(node: &Node, control_file: OwnedFd) -> Answer<Client> {
-        let mut client = Client { node: node.clone(), control_file, root: 0, next: AtomicU32::new(FIRST_HANDLE) };
+        let mut client = Client {
+            node: node.clone(),
+            control_file,
+            root: 0,
+            next: AtomicU32::new(FIRST_HANDLE),
+        };
         client.root = client.alloc_as(0, 0, class::NV01_ROOT_CLIENT, Block::new(0))?;
         Ok(client)
     }
@@ -74,7 +79,9 @@ impl Client {
     /// # Errors
     /// As ioctl(2).
     pub fn escape(&self, number: u8, block: &mut Block) -> Answer {
-        self.node.ioctl(self.file(), request(number, block.len()), block).map(|_| ())
+        self.node
+            .ioctl(self.file(), request(number, block.len()), block)
+            .map(|_| ())
     }
 
     /// Allocates an object of `class` below `parent`; gives its handle.
@@ -189,7 +196,11 @@ impl Client {
             .with32(8, device)
             .with32(12, object)
             .with32(16, to.as_raw_fd() as u32);
-        self.control(self.root, ctrl::NV0000_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut params)
+        self.control(
+            self.root,
+            ctrl::NV0000_OS_UNIX_EXPORT_OBJECT_TO_FD,
+            &mut params,
+        )
     }
 
     /// Imports what was exported to an open control file; gives its handle here.
@@ -205,7 +216,11 @@ impl Client {
             .with32(8, device)
             .with32(12, device)
             .with32(16, self.fresh());
-        self.control(self.root, ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD, &mut params)?;
+        self.control(
+            self.root,
+            ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+            &mut params,
+        )?;
         Ok(params.u32(16))
     }
 
@@ -214,10 +229,10 @@ impl Client {
     /// # Errors
     /// The driver refuses.
     pub fn devices(&self) -> Answer<Vec<Device>> {
-        let mut ids = Block::new(128).with(0, &[0xff; 128]);
-        self.control(self.root, ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut ids)?;
-        let ids = (0..32).map(|i| ids.u32(4 * i)).take_while(|&id| id != u32::MAX);
-        ids.map(|id| Device::open(self, id)).collect()
+        self.gpu_ids()?
+            .into_iter()
+            .map(|id| Device::open(self, id))
+            .collect()
     }
 
     /// The first device.
@@ -225,7 +240,21 @@ impl Client {
     /// # Errors
     /// The driver refuses, or there is none (`ENODEV`).
     pub fn first_device(&self) -> Answer<Device> {
-        self.devices()?.into_iter().next().ok_or(super::Fault::Os(libc::ENODEV))
+        let first = self
+            .gpu_ids()?
+            .first()
+            .copied()
+            .ok_or(super::Fault::Os(libc::ENODEV))?;
+        Device::open(self, first)
+    }
+
+    fn gpu_ids(&self) -> Answer<Vec<u32>> {
+        let mut ids = Block::new(128).with(0, &[0xff; 128]);
+        self.control(self.root, ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut ids)?;
+        Ok((0..32)
+            .map(|i| ids.u32(4 * i))
+            .take_while(|&id| id != u32::MAX)
+            .collect())
     }
 
     /// Number of the device file of a card.
@@ -236,7 +265,9 @@ impl Client {
         self.escape(nr::CARD_INFO, &mut block)?;
         (0..ROOM)
             .map(|i| i * l::SIZE)
-            .find(|at| block.bytes::<1>(at + l::VALID) != [0] && block.u32(at + l::GPU_ID) == gpu_id)
+            .find(|at| {
+                block.bytes::<1>(at + l::VALID) != [0] && block.u32(at + l::GPU_ID) == gpu_id
+            })
             .map(|at| block.u32(at + l::MINOR_NUMBER))
             .ok_or(super::Fault::Os(libc::ENODEV))
     }

@@ -68,20 +68,34 @@ pub struct Device {
 impl Device {
     pub(super) fn open(client: &Client, gpu_id: u32) -> Answer<Device> {
         let file = client.node().open(File::Gpu(client.minor_of(gpu_id)?))?;
-        let mut tie =
-            Block::new(layout::register_fd::SIZE).with32(layout::register_fd::CTL_FD, client.file().as_raw_fd() as u32);
-        client.node().ioctl(file.as_fd(), request(nr::REGISTER_FD, tie.len()), &mut tie)?;
+        let mut tie = Block::new(layout::register_fd::SIZE).with32(
+            layout::register_fd::CTL_FD,
+            client.file().as_raw_fd() as u32,
+        );
+        client
+            .node()
+            .ioctl(file.as_fd(), request(nr::REGISTER_FD, tie.len()), &mut tie)?;
         let mut info = Block::new(32).with32(0, gpu_id);
         client.control(client.root(), ctrl::NV0000_GPU_GET_ID_INFO_V2, &mut info)?;
         let instance = info.u32(8);
-        let device = client.alloc(client.root(), class::NV01_DEVICE_0, Device::params(client, instance))?;
+        let device = client.alloc(
+            client.root(),
+            class::NV01_DEVICE_0,
+            Device::params(client, instance),
+        )?;
         let params = Block::new(layout::subdevice_alloc::SIZE).with32(0, info.u32(12));
         let subdevice = client.alloc(device, class::NV20_SUBDEVICE_0, params)?;
         /// Ask for the id as bytes, not as text.
         const BINARY: u32 = 2;
         let mut id = Block::new(268).with32(4, BINARY);
         client.control(subdevice, ctrl::NV2080_GPU_GET_GID_INFO, &mut id)?;
-        Ok(Device { device, subdevice, instance, uuid: id.bytes(12), _file: file })
+        Ok(Device {
+            device,
+            subdevice,
+            instance,
+            uuid: id.bytes(12),
+            _file: file,
+        })
     }
 
     /// Allocation parameters of a device that shares nobody's address space.
@@ -91,6 +105,11 @@ impl Device {
             .with32(l::DEVICE_ID, instance)
             .with32(l::H_CLIENT_SHARE, client.root())
             .with32(l::VA_MODE, MULTIPLE_VASPACES)
+    }
+
+    /// Allocation parameters of device memory with the driver's choice of pages.
+    pub fn memory(client: &Client, size: u64) -> Block {
+        memory_params(client, size, Pages::Default)
     }
 
     /// Allocates device memory; gives its handle.
@@ -106,7 +125,12 @@ impl Device {
     /// # Errors
     /// As [`Device::alloc`].
     pub fn alloc_as(&self, client: &Client, handle: u32, size: u64, pages: Pages) -> Answer<u32> {
-        client.alloc_as(self.device, handle, class::NV01_MEMORY_LOCAL_USER, memory_params(client, size, pages))
+        client.alloc_as(
+            self.device,
+            handle,
+            class::NV01_MEMORY_LOCAL_USER,
+            memory_params(client, size, pages),
+        )
     }
 
     /// Allocates device memory the older way, through `RM_VID_HEAP_CONTROL`.
@@ -136,7 +160,11 @@ impl Device {
         let mut block = self.heap_block(client, INFO);
         client.escape(nr::RM_VID_HEAP_CONTROL, &mut block)?;
         checked(block.u32(l::STATUS))?;
-        Ok(VidHeap { total: block.u64(l::TOTAL), free: block.u64(l::FREE), largest: block.u64(i::SIZE_FIELD) })
+        Ok(VidHeap {
+            total: block.u64(l::TOTAL),
+            free: block.u64(l::FREE),
+            largest: block.u64(i::SIZE_FIELD),
+        })
     }
 
     fn heap_block(&self, client: &Client, function: u32) -> Block {
@@ -159,7 +187,9 @@ impl Device {
             block.put(at(i) + e::INDEX, &index.to_le_bytes());
         }
         client.control(self.subdevice, ctrl::NV2080_FB_GET_INFO_V2, &mut block)?;
-        Ok((0..indices.len()).map(|i| u64::from(block.u32(at(i) + e::DATA)) << 10).collect())
+        Ok((0..indices.len())
+            .map(|i| u64::from(block.u32(at(i) + e::DATA)) << 10)
+            .collect())
     }
 
     /// The same by the older control, whose list stands behind a pointer.
@@ -176,7 +206,9 @@ impl Device {
             .with32(l::FB_INFO_LIST_SIZE, indices.len() as u32)
             .with64(l::FB_INFO_LIST, list.address());
         client.control(self.subdevice, ctrl::NV2080_FB_GET_INFO, &mut block)?;
-        Ok((0..indices.len()).map(|i| u64::from(list.u32(i * e::SIZE + e::DATA)) << 10).collect())
+        Ok((0..indices.len())
+            .map(|i| u64::from(list.u32(i * e::SIZE + e::DATA)) << 10)
+            .collect())
     }
 
     /// Bytes that the client is told are free.
@@ -195,7 +227,9 @@ impl Device {
     pub fn memory_of(&self, client: &Client, pid: u32) -> Answer<u64> {
         use layout::{pid_info as l, pid_info_entry as e};
         let at = |field: usize| l::PID_INFO_LIST + field;
-        let mut block = Block::new(l::SIZE).with32(l::PID_INFO_LIST_COUNT, 1).with32(at(e::PID), pid);
+        let mut block = Block::new(l::SIZE)
+            .with32(l::PID_INFO_LIST_COUNT, 1)
+            .with32(at(e::PID), pid);
         client.control(self.subdevice, ctrl::NV2080_GPU_GET_PID_INFO, &mut block)?;
         if block.u32(at(e::RESULT)) != 0 {
             return Ok(0);
@@ -205,7 +239,7 @@ impl Device {
 }
 
 /// Parameters of an allocation of device memory.
-pub(super) fn memory_params(client: &Client, size: u64, pages: Pages) -> Block {
+fn memory_params(client: &Client, size: u64, pages: Pages) -> Block {
     use layout::memory_allocation as l;
     let (attr, attr2) = pages.attributes();
     Block::new(l::SIZE)

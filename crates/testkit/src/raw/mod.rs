@@ -18,6 +18,7 @@ pub use block::Block;
 pub use channel::Channel;
 pub use client::{Client, Share};
 pub use device::{Device, Pages, VidHeap};
+pub(crate) use node::system_call;
 pub use node::{File, Node};
 pub use uvm::{Managed, Uvm, UvmSpace};
 
@@ -62,6 +63,11 @@ pub fn request(number: u8, size: usize) -> u32 {
     0xc000_0000 | (size as u32 & 0x3fff) << 16 | u32::from(b'F') << 8 | u32::from(number)
 }
 
-fn checked(status: u32) -> Answer {
-    if status == 0 { Ok(()) } else { Err(Fault::Status(status)) }
+/// A status word as an answer.
+pub(crate) fn checked(status: u32) -> Answer {
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(Fault::Status(status))
+    }
 }

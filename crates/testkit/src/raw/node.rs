@@ -36,12 +36,16 @@ thread_local! {
 impl Node {
     /// The simulated node that `GPUSLICE_SIM` names, else this machine's driver.
     pub fn from_environment() -> Node {
-        Node { socket: std::env::var_os(simgpu::SOCKET_VARIABLE).map(PathBuf::from) }
+        Node {
+            socket: std::env::var_os(simgpu::SOCKET_VARIABLE).map(PathBuf::from),
+        }
     }
 
     /// The simulated node behind a socket.
     pub fn simulated(socket: &Path) -> Node {
-        Node { socket: Some(socket.to_owned()) }
+        Node {
+            socket: Some(socket.to_owned()),
+        }
     }
 
     /// The simulated node's socket, if it is one.
@@ -50,12 +54,16 @@ impl Node {
     }
 
     fn connected<T>(&self, use_it: impl FnOnce(&mut Connection) -> io::Result<T>) -> io::Result<T> {
-        let Some(socket) = &self.socket else { return Err(io::Error::from_raw_os_error(libc::ENODEV)) };
+        let Some(socket) = &self.socket else {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        };
         CONNECTION.with_borrow_mut(|slot| {
             if slot.as_ref().is_none_or(|(to, _)| to != socket) {
                 *slot = Some((socket.clone(), Connection::connect(socket)?));
             }
-            let Some((_, connection)) = slot else { return Err(io::Error::from_raw_os_error(libc::ENODEV)) };
+            let Some((_, connection)) = slot else {
+                return Err(io::Error::from_raw_os_error(libc::ENODEV));
+            };
             use_it(connection)
         })
     }
@@ -78,7 +86,11 @@ impl Node {
             File::Gpu(minor) => format!("/dev/nvidia{minor}"),
             File::Uvm => "/dev/nvidia-uvm".to_owned(),
         };
-        Ok(std::fs::OpenOptions::new().read(true).write(true).open(path)?.into())
+        Ok(std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)?
+            .into())
     }
 
     /// Makes an ioctl: the system call, and what the kernel would do with it where nobody took it.
@@ -117,9 +129,17 @@ impl Node {
 ///
 /// # Errors
 /// As ioctl(2).
-pub(super) fn system_call(file: BorrowedFd<'_>, request: u32, block: &mut Block) -> io::Result<i32> {
+pub(crate) fn system_call(
+    file: BorrowedFd<'_>,
+    request: u32,
+    block: &mut Block,
+) -> io::Result<i32> {
     // SAFETY: the block is live and at least as long as the size in the request, or, for a UVM word, as long as the
     // caller knows the call's block to be.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), request.into(), block.as_mut_ptr()) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+    if answer < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(answer)
+    }
 }

@@ -20,7 +20,10 @@ impl Uvm {
     /// # Errors
     /// As open(2).
     pub fn open_only(node: &Node) -> Answer<Uvm> {
-        Ok(Uvm { node: node.clone(), file: node.open(File::Uvm)? })
+        Ok(Uvm {
+            node: node.clone(),
+            file: node.open(File::Uvm)?,
+        })
     }
 
     /// Opens and initialises a UVM file as CUDA does.
@@ -43,7 +46,12 @@ impl Uvm {
     /// # Errors
     /// The driver refuses.
     pub fn initialize(&self, flags: u64) -> Answer {
-        self.call(uvm::INITIALIZE, initialize_block(flags), layout::uvm_initialize::RM_STATUS).map(|_| ())
+        self.call(
+            uvm::INITIALIZE,
+            initialize_block(flags),
+            layout::uvm_initialize::RM_STATUS,
+        )
+        .map(|_| ())
     }
 
     /// What the kernel does if another thread changes the flags between the look at them and their use.
@@ -58,7 +66,8 @@ impl Uvm {
             Ok(_) => return checked(block.u32(layout::uvm_initialize::RM_STATUS)),
         }
         let mut block = initialize_block(used);
-        self.node.natively(self.file(), uvm::INITIALIZE, &mut block)?;
+        self.node
+            .natively(self.file(), uvm::INITIALIZE, &mut block)?;
         checked(block.u32(layout::uvm_initialize::RM_STATUS))
     }
 
@@ -78,7 +87,11 @@ impl Uvm {
     /// The driver refuses.
     pub fn add_device(&self, client: &Client, device: &Device) -> Answer<UvmSpace> {
         self.register_gpu(device)?;
-        let vaspace = client.alloc(device.device, class::FERMI_VASPACE_A, Block::new(layout::vaspace_alloc::SIZE))?;
+        let vaspace = client.alloc(
+            device.device,
+            class::FERMI_VASPACE_A,
+            Block::new(layout::vaspace_alloc::SIZE),
+        )?;
         use layout::uvm_register_gpu_vaspace as l;
         let block = Block::new(l::SIZE)
             .with(l::GPU_UUID, &device.uuid)
@@ -86,7 +99,10 @@ impl Uvm {
             .with32(l::H_CLIENT, client.root())
             .with32(l::H_VA_SPACE, vaspace);
         self.call(uvm::REGISTER_GPU_VASPACE, block, l::RM_STATUS)?;
-        Ok(UvmSpace { vaspace, uuid: device.uuid })
+        Ok(UvmSpace {
+            vaspace,
+            uuid: device.uuid,
+        })
     }
 
     /// Tells UVM of a GPU.
@@ -99,7 +115,8 @@ impl Uvm {
             .with(l::GPU_UUID, &device.uuid)
             .with32(l::NUMA_NODE_ID, u32::MAX)
             .with32(l::RM_CTRL_FD, u32::MAX);
-        self.call(uvm::REGISTER_GPU, block, l::RM_STATUS).map(|_| ())
+        self.call(uvm::REGISTER_GPU, block, l::RM_STATUS)
+            .map(|_| ())
     }
 
     /// Makes a range that memory can be mapped into.
@@ -108,15 +125,25 @@ impl Uvm {
     /// The driver refuses.
     pub fn create_range(&self, base: u64, length: u64) -> Answer {
         use layout::uvm_create_external_range as l;
-        let block = Block::new(l::SIZE).with64(l::BASE, base).with64(l::LENGTH, length);
-        self.call(uvm::CREATE_EXTERNAL_RANGE, block, l::RM_STATUS).map(|_| ())
+        let block = Block::new(l::SIZE)
+            .with64(l::BASE, base)
+            .with64(l::LENGTH, length);
+        self.call(uvm::CREATE_EXTERNAL_RANGE, block, l::RM_STATUS)
+            .map(|_| ())
     }
 
     /// Maps memory of a client into a range (call 33). The mapping keeps the memory alive.
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn map(&self, space: &UvmSpace, client: &Client, memory: u32, base: u64, length: u64) -> Answer {
+    pub fn map(
+        &self,
+        space: &UvmSpace,
+        client: &Client,
+        memory: u32,
+        base: u64,
+        length: u64,
+    ) -> Answer {
         use layout::uvm_map_external as l;
         let block = Block::new(l::SIZE)
             .with64(l::BASE, base)
@@ -127,7 +154,8 @@ impl Uvm {
             .with32(l::RM_CTRL_FD, client.file().as_raw_fd() as u32)
             .with32(l::H_CLIENT, client.root())
             .with32(l::H_MEMORY, memory);
-        self.call(uvm::MAP_EXTERNAL_ALLOCATION, block, l::RM_STATUS).map(|_| ())
+        self.call(uvm::MAP_EXTERNAL_ALLOCATION, block, l::RM_STATUS)
+            .map(|_| ())
     }
 
     /// Takes mappings out of a range; the range stays.
@@ -136,8 +164,12 @@ impl Uvm {
     /// The driver refuses.
     pub fn unmap(&self, space: &UvmSpace, base: u64, length: u64) -> Answer {
         use layout::uvm_unmap_external as l;
-        let block = Block::new(l::SIZE).with64(l::BASE, base).with64(l::LENGTH, length).with(l::GPU_UUID, &space.uuid);
-        self.call(uvm::UNMAP_EXTERNAL, block, l::RM_STATUS).map(|_| ())
+        let block = Block::new(l::SIZE)
+            .with64(l::BASE, base)
+            .with64(l::LENGTH, length)
+            .with(l::GPU_UUID, &space.uuid);
+        self.call(uvm::UNMAP_EXTERNAL, block, l::RM_STATUS)
+            .map(|_| ())
     }
 
     /// Ends a range with its mappings.
@@ -146,7 +178,9 @@ impl Uvm {
     /// The driver refuses.
     pub fn free(&self, base: u64, length: u64) -> Answer {
         use layout::uvm_free as l;
-        let block = Block::new(l::SIZE).with64(l::BASE, base).with64(l::LENGTH, length);
+        let block = Block::new(l::SIZE)
+            .with64(l::BASE, base)
+            .with64(l::LENGTH, length);
         self.call(uvm::FREE, block, l::RM_STATUS).map(|_| ())
     }
 
@@ -156,7 +190,14 @@ impl Uvm {
     /// As mmap(2); `ENOMEM` where there is none left.
     pub fn managed(&self, length: u64) -> Answer<Managed> {
         // The address must be known before the offset, so a free one is reserved first.
-        let reserved = map_at(std::ptr::null_mut(), length, libc::PROT_NONE, libc::MAP_PRIVATE | ANONYMOUS, -1, 0)?;
+        let reserved = map_at(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | ANONYMOUS,
+            -1,
+            0,
+        )?;
         let address = reserved.address;
         // From here on the mapping that replaces it is the owner.
         std::mem::forget(reserved);
@@ -177,14 +218,33 @@ impl Uvm {
 
 const ANONYMOUS: i32 = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-fn map_at(at: *mut libc::c_void, length: u64, prot: i32, flags: i32, file: i32, offset: u64) -> Answer<Managed> {
+fn map_at(
+    at: *mut libc::c_void,
+    length: u64,
+    prot: i32,
+    flags: i32,
+    file: i32,
+    offset: u64,
+) -> Answer<Managed> {
     // SAFETY: a new mapping at an address of the kernel's choice, or in the place of one that `managed` made just
     // before for it; nothing else lies there.
-    let start = unsafe { libc::mmap(at, length as usize, prot, flags, file, offset as libc::off_t) };
+    let start = unsafe {
+        libc::mmap(
+            at,
+            length as usize,
+            prot,
+            flags,
+            file,
+            offset as libc::off_t,
+        )
+    };
     if start == libc::MAP_FAILED {
         return Err(Fault::from(io::Error::last_os_error()));
     }
-    Ok(Managed { address: start as u64, length })
+    Ok(Managed {
+        address: start as u64,
+        length,
+    })
 }
 
 fn initialize_block(flags: u64) -> Block {

@@ -12,7 +12,11 @@ impl Library {
     fn open(name: &CStr) -> Result<Library, String> {
         // SAFETY: the name is a terminated string; a library that runs code when it is loaded is trusted to.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-        if handle.is_null() { Err(format!("{} cannot be loaded", name.to_string_lossy())) } else { Ok(Library(handle)) }
+        if handle.is_null() {
+            Err(format!("{} cannot be loaded", name.to_string_lossy()))
+        } else {
+            Ok(Library(handle))
+        }
     }
 
     /// A function of the library.
@@ -43,7 +47,11 @@ pub struct Cuda {
 }
 
 fn ok(what: &str, code: c_int) -> Result<(), String> {
-    if code == 0 { Ok(()) } else { Err(format!("{what} failed with {code}")) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(format!("{what} failed with {code}"))
+    }
 }
 
 impl Cuda {
@@ -58,10 +66,12 @@ impl Cuda {
         // type that the function writes.
         unsafe {
             let init: unsafe extern "C" fn(c_uint) -> c_int = library.function(c"cuInit")?;
-            let get: unsafe extern "C" fn(*mut c_int, c_int) -> c_int = library.function(c"cuDeviceGet")?;
+            let get: unsafe extern "C" fn(*mut c_int, c_int) -> c_int =
+                library.function(c"cuDeviceGet")?;
             let retain: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int =
                 library.function(c"cuDevicePrimaryCtxRetain")?;
-            let set: unsafe extern "C" fn(*mut c_void) -> c_int = library.function(c"cuCtxSetCurrent")?;
+            let set: unsafe extern "C" fn(*mut c_void) -> c_int =
+                library.function(c"cuCtxSetCurrent")?;
             ok("cuInit", init(0))?;
             ok("cuDeviceGet", get(&mut device, 0))?;
             ok("cuDevicePrimaryCtxRetain", retain(&mut context, device))?;
@@ -83,7 +93,9 @@ impl Cuda {
     pub fn total(&self) -> Result<u64, String> {
         let mut bytes = 0;
         // SAFETY: the function is cuda.h's; it writes one size to a live variable.
-        ok("cuDeviceTotalMem", unsafe { (self.total_mem)(&mut bytes, self.device) })?;
+        ok("cuDeviceTotalMem", unsafe {
+            (self.total_mem)(&mut bytes, self.device)
+        })?;
         Ok(bytes as u64)
     }
 
@@ -94,7 +106,9 @@ impl Cuda {
     pub fn info(&self) -> Result<(u64, u64), String> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the function is cuda.h's; it writes two sizes to live variables.
-        ok("cuMemGetInfo", unsafe { (self.mem_info)(&mut free, &mut total) })?;
+        ok("cuMemGetInfo", unsafe {
+            (self.mem_info)(&mut free, &mut total)
+        })?;
         Ok((free as u64, total as u64))
     }
 

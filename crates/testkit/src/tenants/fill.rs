@@ -41,7 +41,10 @@ pub fn fill(client: &Client, device: &Device, limit: u64) -> Filled {
 
 /// How a refusal reads.
 pub fn refusal(fault: Option<Fault>) -> String {
-    fault.map_or_else(|| "never refused".into(), |fault| format!("refused with {fault}"))
+    fault.map_or_else(
+        || "never refused".into(),
+        |fault| format!("refused with {fault}"),
+    )
 }
 
 /// Bytes in the unit that suits them, for people.

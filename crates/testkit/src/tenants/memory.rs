@@ -19,7 +19,8 @@ pub(super) fn quota_exact(context: &Context) -> Outcome {
         client.free(last)?;
     }
     let again = device.alloc(&client, 64 * KIB, Pages::Default).is_ok();
-    let as_full = filled.refused == Some(Fault::NO_MEMORY) && older == Some(Fault::NO_MEMORY) && again;
+    let as_full =
+        filled.refused == Some(Fault::NO_MEMORY) && older == Some(Fault::NO_MEMORY) && again;
     let reached = driver.unwrap_or(filled.bytes).max(filled.bytes);
     let note = format!(
         "allocated {} in steps down to 64 KiB, then {}; RM_VID_HEAP_CONTROL {}",
@@ -41,8 +42,14 @@ pub(super) fn alias_counted_once(context: &Context) -> Outcome {
     let memory = device.alloc(&client, GIB, Pages::Default)?;
     let mut names = Vec::new();
     for _ in 0..NAMES / 2 {
-        names.push((&client, client.duplicate(device.device, client.root(), memory)?));
-        names.push((&other, other.duplicate(others.device, client.root(), memory)?));
+        names.push((
+            &client,
+            client.duplicate(device.device, client.root(), memory)?,
+        ));
+        names.push((
+            &other,
+            other.duplicate(others.device, client.root(), memory)?,
+        ));
     }
     let used = before.saturating_sub(device.free_bytes(&client)?);
     client.free(memory)?;
@@ -131,9 +138,18 @@ pub(super) fn mapping_outlives_free(context: &Context) -> Outcome {
         "allocated, mapped and freed until {} was pinned by mappings alone, then {}; unmapped: {}",
         human(pinned),
         refusal(refused),
-        if back { "all is free again" } else { "the charge stays" }
+        if back {
+            "all is free again"
+        } else {
+            "the charge stays"
+        }
     );
-    Ok(bytes(driver.unwrap_or(pinned).max(pinned), room, refused == Some(Fault::NO_MEMORY) && back, note))
+    Ok(bytes(
+        driver.unwrap_or(pinned).max(pinned),
+        room,
+        refused == Some(Fault::NO_MEMORY) && back,
+        note,
+    ))
 }
 
 /// One byte at a time, at each page size: the driver takes a whole page.
@@ -145,7 +161,9 @@ pub(super) fn size_rounding(context: &Context) -> Outcome {
     for pages in SIZES {
         // As many as fit, but for one that is left to the smaller pages.
         let fits = (context.quota - taken) / pages.size() - u64::from(pages != Pages::Default);
-        let granted = (0..fits).map_while(|_| device.alloc(&client, 1, pages).ok()).count() as u64;
+        let granted = (0..fits)
+            .map_while(|_| device.alloc(&client, 1, pages).ok())
+            .count() as u64;
         taken += granted * pages.size();
         said.push(format!("{granted} x {}", human(pages.size())));
     }
@@ -155,14 +173,21 @@ pub(super) fn size_rounding(context: &Context) -> Outcome {
     }
     let driver = context.driver_memory().map(|on| on[0]);
     let told = context.quota.saturating_sub(device.free_bytes(&client)?);
-    let refused = full.iter().all(|&refused| refused == Some(Fault::NO_MEMORY));
+    let refused = full
+        .iter()
+        .all(|&refused| refused == Some(Fault::NO_MEMORY));
     let note = format!(
         "one byte each on {}; then one more of each: {}; the slice counts {}",
         said.join(", "),
         if refused { "refused" } else { "granted" },
         human(told)
     );
-    Ok(bytes(driver.unwrap_or(taken).max(taken), context.quota, refused && told == taken, note))
+    Ok(bytes(
+        driver.unwrap_or(taken).max(taken),
+        context.quota,
+        refused && told == taken,
+        note,
+    ))
 }
 
 /// Frees the device that memory hangs on, then the client: the quota is whole again each time.
@@ -174,13 +199,21 @@ pub(super) fn release_by_ancestor(context: &Context) -> Outcome {
         let client = Client::open(&context.node)?;
         let device = client.first_device()?;
         reached.push(fill(&client, &device, context.quota * ENOUGH).bytes);
-        client.free(if by_client { client.root() } else { device.device })?;
+        client.free(if by_client {
+            client.root()
+        } else {
+            device.device
+        })?;
     }
     let left = context.quota.saturating_sub(watched.free_bytes(&keeper)?);
     let least = reached.iter().copied().min().unwrap_or(0);
     let note = format!(
         "filled the slice three times, each time freeing only an ancestor: {}; left charged: {}",
-        reached.iter().map(|&b| human(b)).collect::<Vec<_>>().join(", "),
+        reached
+            .iter()
+            .map(|&b| human(b))
+            .collect::<Vec<_>>()
+            .join(", "),
         human(left)
     );
     Ok(bytes(least, context.quota, left == 0, note))
@@ -205,12 +238,18 @@ pub(super) fn per_device_quota(context: &Context) -> Outcome {
         }
     }
     let driver: Option<u64> = context.driver_memory().map(|on| on.iter().sum());
-    let refused = refusals.len() == devices.len() && refusals.iter().all(|&f| f == Fault::NO_MEMORY);
+    let refused =
+        refusals.len() == devices.len() && refusals.iter().all(|&f| f == Fault::NO_MEMORY);
     let note = format!(
         "{} on each of {} cards, then 10000 MiB more on each: {} of them refused",
         human(context.quota),
         devices.len(),
         refusals.len()
     );
-    Ok(bytes(driver.unwrap_or(granted).max(granted), first * devices.len() as u64, refused && devices.len() == 2, note))
+    Ok(bytes(
+        driver.unwrap_or(granted).max(granted),
+        first * devices.len() as u64,
+        refused && devices.len() == 2,
+        note,
+    ))
 }

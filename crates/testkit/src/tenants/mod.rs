@@ -9,7 +9,10 @@ mod memory;
 mod neighbour;
 mod outsiders;
 mod race;
+mod shapes;
 mod signals;
+mod threats;
+mod threats_foreign;
 mod visible;
 
 use std::fmt::Display;
@@ -47,7 +50,10 @@ impl Context {
     }
 
     fn word(&self, at: usize) -> Result<&str, String> {
-        self.words.get(at).map(String::as_str).ok_or_else(|| format!("word {} is missing", at + 1))
+        self.words
+            .get(at)
+            .map(String::as_str)
+            .ok_or_else(|| format!("word {} is missing", at + 1))
     }
 }
 
@@ -67,7 +73,7 @@ fn bytes(measured: u64, expected: u64, and: bool, note: impl Display) -> Finding
 
 type Entry = (&'static str, fn(&Context) -> Outcome);
 
-/// The programs of the walls, under the walls' names, and the honest one.
+/// The programs of the walls, under the walls' names; the others by what they are.
 const PROGRAMS: &[Entry] = &[
     ("honest", honest::honest),
     ("quota_exact", memory::quota_exact),
@@ -80,10 +86,39 @@ const PROGRAMS: &[Entry] = &[
     ("release_by_ancestor", memory::release_by_ancestor),
     ("per_device_quota", memory::per_device_quota),
     ("foreign_detach_refused", neighbour::foreign_detach_refused),
-    ("env_unset_still_limited", outsiders::env_unset_still_limited),
+    (
+        "env_unset_still_limited",
+        outsiders::env_unset_still_limited,
+    ),
     ("static_binary_limited", outsiders::static_binary_limited),
-    ("signals_no_double_charge", signals::signals_no_double_charge),
+    (
+        "signals_no_double_charge",
+        signals::signals_no_double_charge,
+    ),
     ("spinner", neighbour::spinner),
+    ("threat_01", threats::threat_01),
+    ("threat_02", threats::threat_02),
+    ("threat_03", threats::threat_03),
+    ("threat_04", threats_foreign::threat_04),
+    ("threat_05", threats::threat_05),
+    ("threat_06", threats::threat_06),
+    ("threat_08", threats::threat_08),
+    ("threat_09", threats::threat_09),
+    ("threat_11", threats::threat_11),
+    ("threat_12", threats_foreign::threat_12),
+    ("threat_14", threats_foreign::threat_14),
+    ("threat_15", threats_foreign::threat_15),
+    ("shape_fork", shapes::fork),
+    ("shape_vfork_exec", shapes::vfork_exec),
+    ("shape_exec", shapes::exec),
+    ("shape_threads", shapes::threads),
+    ("shape_own_table", shapes::own_table),
+    ("shape_exit", shapes::exit),
+    ("shape_kill", shapes::kill),
+    ("shape_dup", shapes::dup),
+    ("shape_scm_rights", shapes::scm_rights),
+    ("shape_leader_exit", shapes::leader_exit),
+    ("hold", shapes::hold),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
@@ -96,10 +131,17 @@ pub fn run(name: &str, words: &[String]) -> u8 {
         eprintln!("{name}: the quota in bytes is missing");
         return 1;
     };
-    let context = Context { node: Node::from_environment(), quota, words: words[1..].to_vec() };
+    let context = Context {
+        node: Node::from_environment(),
+        quota,
+        words: words[1..].to_vec(),
+    };
     match program(&context) {
         Ok(finding) => {
-            print(&Line::Finding(Finding { name: name.into(), ..finding }));
+            print(&Line::Finding(Finding {
+                name: name.into(),
+                ..finding
+            }));
             0
         }
         Err(e) => {

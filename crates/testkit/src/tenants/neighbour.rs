@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Context, Outcome};
 use crate::MIB;
 use crate::outside::{Finding, Line, Neighbour, Told, ask, print};
-use crate::raw::{Answer, Block, Channel, Client, Device, Fault, Pages, Uvm};
+use crate::raw::{Answer, Block, Channel, Client, Device, Fault, Pages, Share, Uvm};
 
 /// Device time of one kernel of the neighbour.
 const KERNEL_NS: u64 = 5_000_000;
@@ -20,10 +20,18 @@ pub(super) fn spinner(context: &Context) -> Outcome {
     let client = Client::open(&context.node)?;
     let device = client.first_device()?;
     let memory = device.alloc(&client, 2 * MIB, Pages::Default)?;
+    // He offers it to everybody and to everybody of his user.
+    client.share(memory, Share::All)?;
+    client.share(memory, Share::User)?;
     let uvm = Uvm::open(&context.node)?;
     let space = uvm.add_device(&client, &device)?;
     let channel = Channel::open(&client, &device, space.vaspace)?;
-    let mut here = Neighbour { client: client.root(), channel: channel.channel, memory, finished: 0 };
+    let mut here = Neighbour {
+        client: client.root(),
+        channel: channel.channel,
+        memory,
+        finished: 0,
+    };
     loop {
         print(&Line::Progress(here));
         channel.spin(&client, KERNEL_NS)?;
@@ -34,12 +42,19 @@ pub(super) fn spinner(context: &Context) -> Outcome {
 pub(super) fn ask_neighbour() -> Result<Neighbour, String> {
     match ask(&Line::AskNeighbour) {
         Some(Told::Neighbour(neighbour)) => Ok(neighbour),
-        _ => Err("there is no neighbour: whoever starts this program has to say where he is".into()),
+        _ => {
+            Err("there is no neighbour: whoever starts this program has to say where he is".into())
+        }
     }
 }
 
 /// Takes channels off the runlist, or puts them back (`0x2080110b`).
-pub(super) fn set_detached(client: &Client, device: &Device, of: &Neighbour, detached: bool) -> Answer {
+pub(super) fn set_detached(
+    client: &Client,
+    device: &Device,
+    of: &Neighbour,
+    detached: bool,
+) -> Answer {
     use layout::disable_channels as l;
     let mut params = Block::new(l::SIZE)
         .with(l::B_DISABLE, &[u8::from(detached)])
@@ -47,7 +62,11 @@ pub(super) fn set_detached(client: &Client, device: &Device, of: &Neighbour, det
         .with(l::B_ONLY_DISABLE_SCHEDULING, &[0])
         .with32(l::H_CLIENT_LIST, of.client)
         .with32(l::H_CHANNEL_LIST, of.channel);
-    client.control(device.subdevice, ctrl::NV2080_FIFO_DISABLE_CHANNELS, &mut params)
+    client.control(
+        device.subdevice,
+        ctrl::NV2080_FIFO_DISABLE_CHANNELS,
+        &mut params,
+    )
 }
 
 /// Detaches the neighbour's channel: the driver asks nobody whose it is.
@@ -63,11 +82,16 @@ pub(super) fn foreign_detach_refused(context: &Context) -> Outcome {
     if attempt.is_ok() {
         set_detached(&client, &device, &before, false)?;
     }
-    let answer = attempt.err().map_or_else(|| "granted".to_owned(), |fault| fault.to_string());
+    let answer = attempt
+        .err()
+        .map_or_else(|| "granted".to_owned(), |fault| fault.to_string());
     Ok(Finding {
         name: String::new(),
         held: attempt == Err(Fault::NOT_PERMITTED) && finished > 0,
-        measured: Value::from(format!("{answer}, neighbour {}", if finished > 0 { "runs" } else { "stopped" })),
+        measured: Value::from(format!(
+            "{answer}, neighbour {}",
+            if finished > 0 { "runs" } else { "stopped" }
+        )),
         expected: Value::from(format!("{}, neighbour runs", Fault::NOT_PERMITTED)),
         note: format!(
             "asked the driver to detach the neighbour's channel: {answer}; he then finished {finished} kernels in {} ms",

@@ -15,10 +15,20 @@ const ENOUGH: u64 = 2;
 pub(super) fn env_unset_still_limited(context: &Context) -> Outcome {
     const AGAIN: &str = "again";
     if context.word(0) != Ok(AGAIN) {
-        let socket = context.node.socket().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let socket = context
+            .node
+            .socket()
+            .map(|s| s.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let quota = context.quota.to_string();
         let failed = Command::new("/proc/self/exe")
-            .args(["__tenant", "env_unset_still_limited", &quota, AGAIN, &socket])
+            .args([
+                "__tenant",
+                "env_unset_still_limited",
+                &quota,
+                AGAIN,
+                &socket,
+            ])
             .env_clear()
             .exec();
         return Err(failed.into());
@@ -38,7 +48,12 @@ pub(super) fn env_unset_still_limited(context: &Context) -> Outcome {
         refusal(filled.refused)
     );
     let held = left == 0 && filled.refused == Some(Fault::NO_MEMORY);
-    Ok(bytes(driver.unwrap_or(filled.bytes).max(filled.bytes), context.quota, held, note))
+    Ok(bytes(
+        driver.unwrap_or(filled.bytes).max(filled.bytes),
+        context.quota,
+        held,
+        note,
+    ))
 }
 
 /// Hands open device files to a program without a dynamic linker, which no preloaded library reaches. The words are its
@@ -50,8 +65,11 @@ pub(super) fn static_binary_limited(context: &Context) -> Outcome {
     let control = context.node.open(crate::raw::File::Control)?;
     keep_over_exec(&control)?;
     let output = Command::new(context.word(0)?)
-        .args([control.as_raw_fd().to_string(), device.instance.to_string(), (context.quota * ENOUGH).to_string()])
-        .env_clear()
+        .args([
+            control.as_raw_fd().to_string(),
+            device.instance.to_string(),
+            (context.quota * ENOUGH).to_string(),
+        ])
         .stderr(Stdio::inherit())
         .output()?;
     // The static program has ended, but its client hangs on the file, which is still open here.
@@ -61,7 +79,11 @@ pub(super) fn static_binary_limited(context: &Context) -> Outcome {
     let mut words = text.split_whitespace();
     let mut number = || words.next().and_then(|w| w.parse::<u64>().ok());
     let (Some(reached), Some(status)) = (number(), number()) else {
-        return Err(format!("the static program ended with {} and said {text:?}", output.status).into());
+        return Err(format!(
+            "the static program ended with {} and said {text:?}",
+            output.status
+        )
+        .into());
     };
     let note = format!(
         "a static program with inherited device files allocated {}, then status {status:#x}; the slice counts {}",
@@ -69,7 +91,12 @@ pub(super) fn static_binary_limited(context: &Context) -> Outcome {
         human(told)
     );
     let held = status == u64::from(rm::Status::NO_MEMORY.0) && told == reached;
-    Ok(bytes(driver.unwrap_or(reached).max(reached), context.quota, held, note))
+    Ok(bytes(
+        driver.unwrap_or(reached).max(reached),
+        context.quota,
+        held,
+        note,
+    ))
 }
 
 fn keep_over_exec(file: &std::os::fd::OwnedFd) -> std::io::Result<()> {

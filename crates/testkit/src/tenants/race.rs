@@ -64,13 +64,22 @@ impl Track {
 fn futex(word: &AtomicU32, operation: i32, value: u32) {
     // SAFETY: the word lives as long as the process; without a timeout the other arguments are not read. Every outcome
     // (woken, a changed value, a signal) is looked at by the caller's loop.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, std::ptr::null::<libc::timespec>()) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation,
+            value,
+            std::ptr::null::<libc::timespec>(),
+        )
+    };
 }
 
 /// One racer: at each start it allocates its part, holds it while it is counted, and frees it.
 fn race(context: &Context, track: &Track) {
     let part = context.quota / PART;
-    let ready = Client::open(&context.node).and_then(|client| client.first_device().map(|device| (client, device)));
+    let ready = Client::open(&context.node)
+        .and_then(|client| client.first_device().map(|device| (client, device)));
     loop {
         track.barrier();
         if track.over.load(Ordering::Acquire) != 0 {
@@ -113,7 +122,9 @@ fn process(context: &Context, track: &'static Track) -> io::Result<libc::pid_t> 
 /// Racers behind a barrier, round after round: never more than the quota together, and never less than fits.
 pub(super) fn race_no_overshoot(context: &Context) -> Outcome {
     let track = track()?;
-    let children = (0..PROCESSES).map(|_| process(context, track)).collect::<io::Result<Vec<_>>>()?;
+    let children = (0..PROCESSES)
+        .map(|_| process(context, track))
+        .collect::<io::Result<Vec<_>>>()?;
     let (mut most, mut least) = (0, u64::MAX);
     let mut driver_most = 0;
     for _ in 0..ROUNDS {
@@ -139,5 +150,10 @@ pub(super) fn race_no_overshoot(context: &Context) -> Outcome {
         human(driver_most)
     );
     // Half of the racers fit, and must get their part: a wall that refuses everybody would be no wall but a fence.
-    Ok(bytes(most.max(driver_most), context.quota, least == context.quota, note))
+    Ok(bytes(
+        most.max(driver_most),
+        context.quota,
+        least == context.quota,
+        note,
+    ))
 }

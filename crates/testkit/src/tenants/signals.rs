@@ -43,8 +43,14 @@ impl Drop for Alarms {
 }
 
 fn timer(every: Duration) -> io::Result<()> {
-    let time = libc::timeval { tv_sec: 0, tv_usec: every.as_micros() as libc::suseconds_t };
-    let value = libc::itimerval { it_interval: time, it_value: time };
+    let time = libc::timeval {
+        tv_sec: 0,
+        tv_usec: every.as_micros() as libc::suseconds_t,
+    };
+    let value = libc::itimerval {
+        it_interval: time,
+        it_value: time,
+    };
     // SAFETY: `value` is live; the old one is not asked for.
     if unsafe { libc::setitimer(libc::ITIMER_REAL, &value, std::ptr::null_mut()) } < 0 {
         return Err(io::Error::last_os_error());
@@ -62,12 +68,14 @@ pub(super) fn signals_no_double_charge(context: &Context) -> Outcome {
     let before = device.free_bytes(&client)?;
     let alarms = Alarms::start()?;
     // The driver chooses the handles: a call that ran twice leaves an object that the program never hears of.
-    let handles = (0..OBJECTS).map(|_| device.alloc_as(&client, 0, SIZE, Pages::Default)).collect::<Result<Vec<_>, _>>()?;
+    let made = (0..OBJECTS).map(|_| device.alloc_as(&client, 0, SIZE, Pages::Default));
+    // One that ran twice with the handle already written back finds the handle taken.
+    let handles: Vec<u32> = made.filter_map(Result::ok).collect();
     drop(alarms);
     let held = before.saturating_sub(device.free_bytes(&client)?);
     let driver = context.driver_memory().map_or(held, |on| on[0]);
     let alarms = Alarms::start()?;
-    for handle in handles {
+    for &handle in &handles {
         client.free(handle)?;
     }
     drop(alarms);
@@ -75,12 +83,13 @@ pub(super) fn signals_no_double_charge(context: &Context) -> Outcome {
     let driver_left = context.driver_memory().map_or(left, |on| on[0]);
     let alarms = ALARMS.load(Ordering::Relaxed);
     let note = format!(
-        "{alarms} alarms during {} calls: {} charged for {} asked, {} left after all was freed",
+        "{alarms} alarms during {} calls, {} of {OBJECTS} allocations answered well: {} charged for {} asked, {} left after all was freed",
         2 * OBJECTS,
+        handles.len(),
         human(held.max(driver)),
         human(OBJECTS * SIZE),
         human(left.max(driver_left))
     );
-    let clean = left == 0 && driver_left == 0 && alarms > 0;
-    Ok(bytes(held.max(driver), OBJECTS * SIZE, clean, note))
+    let exact = held.max(driver) == OBJECTS * SIZE && handles.len() as u64 == OBJECTS && alarms > 0;
+    Ok(bytes(left.max(driver_left), 0, exact, note))
 }

@@ -18,8 +18,14 @@ pub(super) fn visible_limit(context: &Context) -> Outcome {
     let mut totals: Vec<(String, u64)> = Vec::new();
     let mut frees: Vec<(String, u64)> = Vec::new();
     for (name, answers) in [
-        ("FB_GET_INFO_V2", device.fb_info(&client, &[TOTALS.as_slice(), &FREES].concat())?),
-        ("FB_GET_INFO", device.fb_info_v1(&client, &[TOTALS.as_slice(), &FREES].concat())?),
+        (
+            "FB_GET_INFO_V2",
+            device.fb_info(&client, &[TOTALS.as_slice(), &FREES].concat())?,
+        ),
+        (
+            "FB_GET_INFO",
+            device.fb_info_v1(&client, &[TOTALS.as_slice(), &FREES].concat())?,
+        ),
     ] {
         let (total, free) = answers.split_at(TOTALS.len());
         totals.extend(total.iter().map(|&b| (name.to_owned(), b)));
@@ -27,7 +33,10 @@ pub(super) fn visible_limit(context: &Context) -> Outcome {
     }
     let heap = device.heap_info(&client)?;
     totals.push(("RM_VID_HEAP_CONTROL".into(), heap.total));
-    frees.extend([("RM_VID_HEAP_CONTROL".into(), heap.free), ("its largest block".into(), heap.largest)]);
+    frees.extend([
+        ("RM_VID_HEAP_CONTROL".into(), heap.free),
+        ("its largest block".into(), heap.largest),
+    ]);
     client.free(memory)?;
 
     let context_free = context.quota;
@@ -35,7 +44,9 @@ pub(super) fn visible_limit(context: &Context) -> Outcome {
     totals.push(("cuDeviceTotalMem".into(), gpu.total()?));
     let (free, total) = gpu.info()?;
     totals.push(("cuMemGetInfo".into(), total));
-    let held = gpu.alloc(GIB).map_err(|code| format!("cuMemAlloc of 1 GiB failed with {code}"))?;
+    let held = gpu
+        .alloc(GIB)
+        .map_err(|code| format!("cuMemAlloc of 1 GiB failed with {code}"))?;
     frees.push(("cuMemGetInfo".into(), gpu.info()?.0));
     let [v1, v2] = cuda::nvml_memory()?;
     totals.extend([("NVML v1".into(), v1.0), ("NVML v2".into(), v2.0)]);
@@ -45,7 +56,9 @@ pub(super) fn visible_limit(context: &Context) -> Outcome {
     let wrong_total = totals.iter().find(|(_, b)| *b != context.quota);
     // A gigabyte is in use, and a context takes its own part of the slice.
     let wrong_free = frees.iter().find(|(_, b)| *b > context_free - GIB);
-    let told = wrong_total.map_or(context.quota, |(_, b)| *b).max(frees.iter().map(|(_, b)| b + GIB).max().unwrap_or(0));
+    let told = wrong_total
+        .map_or(context.quota, |(_, b)| *b)
+        .max(frees.iter().map(|(_, b)| b + GIB).max().unwrap_or(0));
     let note = match (wrong_total, wrong_free) {
         (Some((who, b)), _) => format!("{who} says {} in all", human(*b)),
         (None, Some((who, b))) => format!("{who} says {} free with 1 GiB in use", human(*b)),

@@ -1,0 +1,5 @@
+//! Attacks on a slice, each as a program that a tenant would run (crate testkit), on a simulated node.
+
+mod shapes;
+mod stage;
+mod threats;

@@ -1,0 +1,160 @@
+//! A simulated node, and tenants' programs played on it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use testkit::outside::{Finding, Line, Neighbour, Observer, Played, Program, Told};
+use testkit::raw::Node;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_gpuslice");
+/// A program that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Quota of a program on each card.
+pub const QUOTA: u64 = 10 << 30;
+
+/// A simulated node of two cards; ends when dropped.
+pub struct Stage {
+    keeper: Child,
+    /// The node's socket.
+    pub socket: PathBuf,
+    /// A client outside any slice.
+    pub observer: Observer,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        // The node lives as long as the command on it, which lives as long as its input.
+        let mut keeper = Command::new(BINARY)
+            .args([
+                "sim",
+                "2xH200",
+                "--",
+                "sh",
+                "-c",
+                "echo \"$GPUSLICE_SIM\"; exec cat",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut socket = String::new();
+        BufReader::new(keeper.stdout.take().unwrap())
+            .read_line(&mut socket)
+            .unwrap();
+        let socket = PathBuf::from(socket.trim_end());
+        let observer = Observer::open(&Node::simulated(&socket)).unwrap();
+        Stage {
+            keeper,
+            socket,
+            observer,
+        }
+    }
+
+    /// Starts a tenant's program in a slice of its own on the first card.
+    pub fn start(&self, name: &str, words: &[&str]) -> Program {
+        let mut command = Command::new(BINARY);
+        command.args(["run", "--sim"]).arg(&self.socket).args([
+            "--gpu",
+            "0",
+            "--memory",
+            &QUOTA.to_string(),
+        ]);
+        command
+            .args([
+                "--name",
+                name,
+                "--",
+                BINARY,
+                "__tenant",
+                words[0],
+                &QUOTA.to_string(),
+            ])
+            .args(&words[1..]);
+        Program::start(command).unwrap()
+    }
+
+    /// Plays a program that needs nobody else.
+    pub fn play(&self, words: &[&str]) -> Played {
+        self.serve(self.start(words[0], words), &Neighbours::default())
+    }
+
+    /// Plays a program, beside a neighbour whose kernels run if it has to be.
+    pub fn play_beside(&self, words: &[&str]) -> Played {
+        let neighbour = self.start("neighbour", &["spinner"]);
+        let seen = Neighbours::default();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| seen.watch(neighbour, &over));
+            let played = self.serve(self.start(words[0], words), &seen);
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            played
+        })
+    }
+
+    fn serve(&self, program: Program, seen: &Neighbours) -> Played {
+        let answer = |line: &Line| match line {
+            Line::AskMemory(helper) => {
+                Some(Told::Memory(self.observer.memory_of(*helper).unwrap()))
+            }
+            Line::AskNeighbour => seen.wait().map(Told::Neighbour),
+            Line::Progress(_) | Line::Finding(_) => None,
+        };
+        program.play(LIMIT, answer).unwrap()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+/// The newest word of a neighbour.
+#[derive(Default)]
+struct Neighbours(Mutex<Option<Neighbour>>);
+
+impl Neighbours {
+    fn newest(&self) -> std::sync::MutexGuard<'_, Option<Neighbour>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, program: Program, over: &std::sync::atomic::AtomicBool) {
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            let Some(line) = program.line(Instant::now() + Duration::from_millis(20)) else {
+                continue;
+            };
+            if let Ok(Line::Progress(here)) = serde_json::from_str(&line) {
+                *self.newest() = Some(here);
+            }
+        }
+        program.stop();
+    }
+
+    fn wait(&self) -> Option<Neighbour> {
+        let until = Instant::now() + LIMIT / 2;
+        loop {
+            let newest = *self.newest();
+            if newest.is_some_and(|n| n.finished > 0) || Instant::now() > until {
+                return newest;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The program's finding, which must be that the wall held.
+pub fn assert_held(played: &Played) -> &Finding {
+    let finding = played
+        .finding()
+        .unwrap_or_else(|why| panic!("{why}; it wrote: {}", played.errors));
+    assert!(
+        finding.held,
+        "measured {}, expected {}: {}",
+        finding.measured, finding.expected, finding.note
+    );
+    finding
+}
