@@ -6,7 +6,11 @@ use guard::rmcall::Gpu;
 ///
 /// # Errors
 /// One line: what was asked, what the node has.
-pub fn choose<'a>(asked: &[String], visible: Option<&str>, gpus: &'a [Gpu]) -> Result<Vec<&'a Gpu>, String> {
+pub fn choose<'a>(
+    asked: &[String],
+    visible: Option<&str>,
+    gpus: &'a [Gpu],
+) -> Result<Vec<&'a Gpu>, String> {
     if gpus.is_empty() {
         return Err("the driver shows no GPU on this node; see `gpuslice doctor`".into());
     }
@@ -27,7 +31,10 @@ pub fn choose<'a>(asked: &[String], visible: Option<&str>, gpus: &'a [Gpu]) -> R
     for name in asked.iter().flat_map(|a| a.split(',')).map(str::trim) {
         let gpu = find(name, gpus)?;
         if chosen.iter().any(|g| g.uuid == gpu.uuid) {
-            return Err(format!("--gpu {name} names {} a second time; name each GPU once", gpu.uuid));
+            return Err(format!(
+                "--gpu {name} names {} a second time; name each GPU once",
+                gpu.uuid
+            ));
         }
         chosen.push(gpu);
     }
@@ -36,7 +43,10 @@ pub fn choose<'a>(asked: &[String], visible: Option<&str>, gpus: &'a [Gpu]) -> R
 }
 
 fn list(gpus: &[Gpu]) -> String {
-    gpus.iter().map(|g| format!("{}: {}", g.index, g.uuid)).collect::<Vec<_>>().join(", ")
+    gpus.iter()
+        .map(|g| format!("{}: {}", g.index, g.uuid))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn find<'a>(name: &str, gpus: &'a [Gpu]) -> Result<&'a Gpu, String> {
@@ -46,14 +56,23 @@ fn find<'a>(name: &str, gpus: &'a [Gpu]) -> Result<&'a Gpu, String> {
     };
     match found[..] {
         [gpu] => Ok(gpu),
-        [] => Err(format!("--gpu {name}: no such GPU; this node has {}", list(gpus))),
-        _ => Err(format!("--gpu {name} fits more than one GPU ({}); give more of the UUID", list(gpus))),
+        [] => Err(format!(
+            "--gpu {name}: no such GPU; this node has {}",
+            list(gpus)
+        )),
+        _ => Err(format!(
+            "--gpu {name} fits more than one GPU ({}); give more of the UUID",
+            list(gpus)
+        )),
     }
 }
 
 /// A UUID may be shortened as long as it names one card.
 fn is_prefix(name: &str, uuid: &str) -> bool {
-    name.len() > "GPU-".len() && uuid.to_ascii_lowercase().starts_with(&name.to_ascii_lowercase())
+    name.len() > "GPU-".len()
+        && uuid
+            .to_ascii_lowercase()
+            .starts_with(&name.to_ascii_lowercase())
 }
 
 /// As the CUDA driver reads the variable: indices or (shortened) UUIDs; it stops at the first word that names no card,
@@ -76,20 +95,23 @@ mod tests {
     use policy::units::Bytes;
 
     fn node() -> Vec<Gpu> {
-        ["GPU-aaaa0000-0000-0000-0000-000000000001", "GPU-aaab0000-0000-0000-0000-000000000002"]
-            .iter()
-            .enumerate()
-            .map(|(i, uuid)| Gpu {
-                index: i as u32,
-                uuid: (*uuid).into(),
-                uuid_bytes: [i as u8; 16],
-                name: "NVIDIA H200".into(),
-                gpu_id: 6 + i as u32,
-                instance: i as u32,
-                minor: i as u32,
-                memory: Bytes::from_gib(140),
-            })
-            .collect()
+        [
+            "GPU-aaaa0000-0000-0000-0000-000000000001",
+            "GPU-aaab0000-0000-0000-0000-000000000002",
+        ]
+        .iter()
+        .enumerate()
+        .map(|(i, uuid)| Gpu {
+            index: i as u32,
+            uuid: (*uuid).into(),
+            uuid_bytes: [i as u8; 16],
+            name: "NVIDIA H200".into(),
+            gpu_id: 6 + i as u32,
+            instance: i as u32,
+            minor: i as u32,
+            memory: Bytes::from_gib(140),
+        })
+        .collect()
     }
 
     fn indices(asked: &[&str], visible: Option<&str>) -> Result<Vec<u32>, String> {
@@ -103,16 +125,31 @@ mod tests {
         assert_eq!(indices(&["1"], None), Ok(vec![1]));
         assert_eq!(indices(&["1", "0"], None), Ok(vec![0, 1]));
         assert_eq!(indices(&["0,1"], None), Ok(vec![0, 1]));
-        assert_eq!(indices(&["GPU-aaab0000-0000-0000-0000-000000000002"], None), Ok(vec![1]));
+        assert_eq!(
+            indices(&["GPU-aaab0000-0000-0000-0000-000000000002"], None),
+            Ok(vec![1])
+        );
         assert_eq!(indices(&["gpu-AAAB"], None), Ok(vec![1]));
         assert_eq!(indices(&[], None), Ok(vec![0, 1]));
     }
 
     #[test]
     fn what_names_no_card_or_two_is_one_line() {
-        assert!(indices(&["2"], None).unwrap_err().contains("no such GPU; this node has 0: GPU-aaaa"));
-        assert!(indices(&["GPU-aaa"], None).unwrap_err().contains("more than one"));
-        assert!(indices(&["0", "GPU-aaaa"], None).unwrap_err().contains("second time"));
+        assert!(
+            indices(&["2"], None)
+                .unwrap_err()
+                .contains("no such GPU; this node has 0: GPU-aaaa")
+        );
+        assert!(
+            indices(&["GPU-aaa"], None)
+                .unwrap_err()
+                .contains("more than one")
+        );
+        assert!(
+            indices(&["0", "GPU-aaaa"], None)
+                .unwrap_err()
+                .contains("second time")
+        );
         assert!(indices(&["GPU-"], None).is_err());
     }
 
@@ -120,9 +157,16 @@ mod tests {
     fn cuda_visible_devices_is_read_as_the_driver_reads_it() {
         assert_eq!(indices(&[], Some("1")), Ok(vec![1]));
         assert_eq!(indices(&[], Some("1,0")), Ok(vec![0, 1]));
-        assert_eq!(indices(&[], Some("0,7,1")), Ok(vec![0]), "it stops at the first invalid word");
+        assert_eq!(
+            indices(&[], Some("0,7,1")),
+            Ok(vec![0]),
+            "it stops at the first invalid word"
+        );
         assert_eq!(indices(&[], Some(" GPU-aaab , 0")), Ok(vec![0, 1]));
-        assert!(indices(&[], Some("0,0")).is_err(), "a card named twice voids the list");
+        assert!(
+            indices(&[], Some("0,0")).is_err(),
+            "a card named twice voids the list"
+        );
         assert!(indices(&[], Some("")).is_err());
         assert!(indices(&[], Some("-1")).is_err());
         assert_eq!(indices(&["1"], Some("0")), Ok(vec![1]), "--gpu comes first");

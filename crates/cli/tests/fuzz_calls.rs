@@ -29,7 +29,11 @@ fn no_block_ends_the_helper_or_takes_uncharged_memory() {
     let done = Command::new(env!("CARGO_BIN_EXE_gpuslice"))
         .args(["run", "--sim", "1xH200", "--memory", "2GiB", "--"])
         .arg(test)
-        .args(["--exact", "no_block_ends_the_helper_or_takes_uncharged_memory", "--nocapture"])
+        .args([
+            "--exact",
+            "no_block_ends_the_helper_or_takes_uncharged_memory",
+            "--nocapture",
+        ])
         .env(INSIDE, "1")
         .env(SEED, seed.to_string())
         .env_remove("CUDA_VISIBLE_DEVICES")
@@ -37,7 +41,10 @@ fn no_block_ends_the_helper_or_takes_uncharged_memory() {
         .stdin(Stdio::null())
         .output()
         .expect("start");
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr),
+    );
     print!("{out}");
     assert!(
         done.status.success() && out.contains("still served after"),
@@ -82,7 +89,9 @@ struct Fuzzer<'n> {
 
 fn make_calls(seed: u64) {
     let node = Node::from_environment();
-    let abi = rm::for_driver(simgpu::DRIVER_VERSION).expect("the simulated driver").abi;
+    let abi = rm::for_driver(simgpu::DRIVER_VERSION)
+        .expect("the simulated driver")
+        .abi;
     let client = Client::open(&node).expect("a client");
     let device = client.first_device().expect("a device");
     let uvm = node.open(File::Uvm).expect("the uvm file");
@@ -91,14 +100,56 @@ fn make_calls(seed: u64) {
     let mut scratch = Block::new(1 << 16);
     let end = scratch.address() + scratch.len() as u64;
     let files = [client.file(), gpu.as_fd(), spare.as_fd(), uvm.as_fd()];
-    let mut words = vec![0, 1, 2, 3, 4, 8, 71, 0x40, 0x1000, 0xffff, 1 << 20, 1 << 31, u32::MAX - 1, u32::MAX];
-    words.extend([client.root(), device.device, device.subdevice, device.instance]);
+    let mut words = vec![
+        0,
+        1,
+        2,
+        3,
+        4,
+        8,
+        71,
+        0x40,
+        0x1000,
+        0xffff,
+        1 << 20,
+        1 << 31,
+        u32::MAX - 1,
+        u32::MAX,
+    ];
+    words.extend([
+        client.root(),
+        device.device,
+        device.subdevice,
+        device.instance,
+    ]);
     words.extend(files.iter().map(|file| file.as_raw_fd() as u32));
     // Client handles are guessable, and guard has some of its own.
     words.extend((0..8).map(|i| client.root().wrapping_add(i).wrapping_sub(4)));
-    words.extend(device.uuid.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four"))));
-    let addresses = vec![0, 8, 0x1000, scratch.address(), end - 8, end - 1, 1 << 47, 0xffff_8000_0000_0000, u64::MAX];
-    let mut fuzzer = Fuzzer { node: &node, abi, random: Random(seed), words, made: 0, addresses };
+    words.extend(
+        device
+            .uuid
+            .chunks_exact(4)
+            .map(|four| u32::from_le_bytes(four.try_into().expect("four"))),
+    );
+    let addresses = vec![
+        0,
+        8,
+        0x1000,
+        scratch.address(),
+        end - 8,
+        end - 1,
+        1 << 47,
+        0xffff_8000_0000_0000,
+        u64::MAX,
+    ];
+    let mut fuzzer = Fuzzer {
+        node: &node,
+        abi,
+        random: Random(seed),
+        words,
+        made: 0,
+        addresses,
+    };
     let calls = Config::default().cases * CALLS_PER_CASE;
     for _ in 0..calls {
         match fuzzer.random.below(4) {
@@ -111,8 +162,15 @@ fn make_calls(seed: u64) {
     std::thread::sleep(AUDITS);
     let fresh = Client::open(&node).expect("calls are served");
     fresh.first_device().expect("as before");
-    assert!(fuzzer.made > calls / 200, "only {} of {calls} calls made an object: they are too wild", fuzzer.made);
-    println!("still served after {calls} calls, {} objects made", fuzzer.made);
+    assert!(
+        fuzzer.made > calls / 200,
+        "only {} of {calls} calls made an object: they are too wild",
+        fuzzer.made
+    );
+    println!(
+        "still served after {calls} calls, {} objects made",
+        fuzzer.made
+    );
 }
 
 impl Fuzzer<'_> {
@@ -155,10 +213,17 @@ impl Fuzzer<'_> {
 
     fn alloc(&mut self, file: BorrowedFd<'_>) {
         use layout::nvos64 as l;
-        let classes: Vec<(u32, u16)> = self.abi.classes().map(|class| (class.id, class.size)).collect();
+        let classes: Vec<(u32, u16)> = self
+            .abi
+            .classes()
+            .map(|class| (class.id, class.size))
+            .collect();
         let (class, size) = self.random.pick(&classes);
         let mut params = self.block(size.into());
-        let mut block = self.block(l::SIZE).with32(l::H_CLASS, class).with64(l::P_ALLOC_PARMS, params.address());
+        let mut block = self
+            .block(l::SIZE)
+            .with32(l::H_CLASS, class)
+            .with64(l::P_ALLOC_PARMS, params.address());
         self.own_parents(&mut block, l::H_ROOT, l::H_OBJECT_PARENT);
         self.call(file, request(nr::RM_ALLOC, l::SIZE), &mut block);
         if block.u32(l::STATUS) == 0 {
@@ -170,7 +235,11 @@ impl Fuzzer<'_> {
 
     fn control(&mut self, file: BorrowedFd<'_>) {
         use layout::nvos54 as l;
-        let controls: Vec<(u32, u32)> = self.abi.controls().map(|control| (control.cmd, control.size)).collect();
+        let controls: Vec<(u32, u32)> = self
+            .abi
+            .controls()
+            .map(|control| (control.cmd, control.size))
+            .collect();
         let (command, size) = self.random.pick(&controls);
         let size = match self.random.below(8) {
             0 => self.random.below(512),
@@ -197,7 +266,11 @@ impl Fuzzer<'_> {
     }
 
     fn uvm(&mut self, file: BorrowedFd<'_>) {
-        let calls: Vec<(u32, u16)> = self.abi.uvm_calls().map(|call| (call.request, call.size)).collect();
+        let calls: Vec<(u32, u16)> = self
+            .abi
+            .uvm_calls()
+            .map(|call| (call.request, call.size))
+            .collect();
         let (request, size) = self.random.pick(&calls);
         let mut block = self.block(usize::from(size).max(8));
         self.call(file, request, &mut block);

@@ -14,7 +14,10 @@ fn node() -> Vec<Gpu> {
         .map(|i| Gpu {
             index: i.into(),
             // The first two share their first digits.
-            uuid: format!("GPU-{:02x}00000{i}-0000-0000-0000-000000000000", 0xa0 + i / 2),
+            uuid: format!(
+                "GPU-{:02x}00000{i}-0000-0000-0000-000000000000",
+                0xa0 + i / 2
+            ),
             uuid_bytes: [i; 16],
             name: "NVIDIA H200".into(),
             gpu_id: i.into(),
@@ -26,7 +29,12 @@ fn node() -> Vec<Gpu> {
 }
 
 fn word() -> impl Strategy<Value = String> {
-    prop_oneof!["[0-9]{1,2}", "(GPU|gpu)-[a0-9]{0,9}", "[ ,-]{0,3}", ".{0,12}"]
+    prop_oneof![
+        "[0-9]{1,2}",
+        "(GPU|gpu)-[a0-9]{0,9}",
+        "[ ,-]{0,3}",
+        ".{0,12}"
+    ]
 }
 
 proptest! {

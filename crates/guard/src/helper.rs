@@ -134,6 +134,7 @@ impl Helper {
         supervisor: &OwnedFd,
         trace: Option<Box<dyn Trace>>,
     ) -> io::Result<Helper> {
+        let supervisor_pid = sys::parent();
         sys::small_heap();
         sys::raise_descriptor_limit();
         sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0)?;
@@ -173,6 +174,11 @@ impl Helper {
         let listener = receive_listener(&ours)?;
         let tenant_uid = config.user.as_ref().map_or(sys::uids().0, |u| u.uid);
         privilege::become_helper(config.helper_uid, tenant_uid)?;
+        // Again: the kernel forgets it when the user changes (prctl(2)).
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
+        if sys::parent() != supervisor_pid {
+            return Err(io::Error::other("the supervisor is gone"));
+        }
         backend.settle()?;
         let own = OwnClient::new(backend.clone(), files)?;
         let devices = slice_devices(&own, &config.quotas)?;
@@ -287,11 +293,10 @@ impl Helper {
         {
             self.tenant.say(&format!("ending the tenant: {why}"));
             for process in self.tenant.processes().alive() {
-                // Root's helper has no right to kill; its listener goes with it and every GPU call fails from then on.
-                if sys::kill(process, libc::SIGKILL).is_err() {
-                    std::process::exit(125);
-                }
+                // It may have ended in this moment. Whoever is left has no listener any more: its GPU calls fail.
+                let _sent = sys::kill(process, libc::SIGKILL);
             }
+            std::process::exit(125);
         }
     }
 

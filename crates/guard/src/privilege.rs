@@ -38,7 +38,7 @@ const NOT_FOR_TENANTS: [u32; 9] = [
     cap::DAC_READ_SEARCH,
 ];
 
-/// Makes the calling process a tenant: the user if one is given, no capability of [`NOT_FOR_TENANTS`] ever again.
+/// Makes the calling process a tenant: the user if one is given, no capability with which it could leave its slice ever again.
 ///
 /// # Errors
 /// A step failed; the process must not go on.
@@ -71,7 +71,8 @@ pub fn become_tenant(user: Option<&User>) -> io::Result<()> {
 }
 
 /// Makes the calling process (single-threaded still) a helper: as root, the user `uid` that nobody else has, with
-/// CAP_SYS_PTRACE alone; files are opened as the tenant's user, whose `/proc/TID/mem` it must open.
+/// CAP_SYS_PTRACE and CAP_KILL alone (the command is killed with its helper only if the dying helper may signal it,
+/// prctl(2) PR_SET_PDEATHSIG); files are opened as the tenant's user, whose `/proc/TID/mem` it must open.
 ///
 /// # Errors
 /// A step failed; the process must not go on.
@@ -82,8 +83,8 @@ pub fn become_helper(uid: Option<u32>, tenant_uid: u32) -> io::Result<()> {
         sys::set_thread_gids(uid, uid, uid)?;
         sys::set_thread_uids(uid, uid, uid)?;
         let setuid = 1 << CAP_SETUID;
-        let ptrace = 1 << cap::SYS_PTRACE;
-        let both = setuid | ptrace;
+        let stays = 1 << cap::SYS_PTRACE | 1 << cap::KILL;
+        let both = setuid | stays;
         sys::set_capabilities(Caps {
             effective: both,
             permitted: both,
@@ -93,8 +94,8 @@ pub fn become_helper(uid: Option<u32>, tenant_uid: u32) -> io::Result<()> {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         sys::set_capabilities(Caps {
-            effective: ptrace,
-            permitted: ptrace,
+            effective: stays,
+            permitted: stays,
             inheritable: 0,
         })?;
     } else {

@@ -32,10 +32,18 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
         libc::SIGUSR2,
     ])?;
     let (ours, theirs) = sys::socket_pair()?;
+    // A simulated node, say: below us, and no part of the tenant.
+    let me = std::process::id() as Tid;
+    let others = processes()
+        .iter()
+        .filter(|p| p.parent == me)
+        .map(|p| p.pid)
+        .collect();
     let helper = start_helper(config, lease, &theirs)?;
     drop(theirs);
     let mut run = Run {
         helper,
+        others,
         command: None,
         listener_note: None,
     };
@@ -67,6 +75,8 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
 
 struct Run {
     helper: Tid,
+    /// Children that were there before the helper.
+    others: Vec<Tid>,
     command: Option<Tid>,
     listener_note: Option<String>,
 }
@@ -93,15 +103,22 @@ impl Run {
             Report::Condemned(why) => {
                 eprintln!("gpuslice: ending the tenant '{}': {why}", config.name);
                 self.listener_note = Some(why);
-                kill_descendants(self.helper);
+                self.kill_tenant();
             }
         }
         Ok(None)
     }
 
+    /// Ends every program of the tenant; the helper sees the last one go.
+    fn kill_tenant(&self) {
+        kill_below(self.helper, &[]);
+    }
+
     /// The helper is the tenant's identity with the driver: without it the tenant ends.
     fn helper_gone(&self) -> i32 {
-        kill_descendants(0);
+        // Its children are ours once all of its threads have ended. It may have been waited for already.
+        let _ended = sys::wait_for(self.helper);
+        kill_below(std::process::id() as Tid, &self.others);
         if self.listener_note.is_none() {
             eprintln!("gpuslice: the tenant's helper died; its programs were ended");
         }
@@ -168,14 +185,12 @@ fn memory_file(contents: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Kills every process below us but `spare`, until none is left: a tenant may fork while it is killed.
-fn kill_descendants(spare: Tid) {
+/// Kills every process below `root` but those of `spare` and what is below them, until none is left: a tenant may fork
+/// while it is killed.
+fn kill_below(root: Tid, spare: &[Tid]) {
     const ROUNDS: usize = 1000;
     for _ in 0..ROUNDS {
-        let victims: Vec<Tid> = descendants(std::process::id() as Tid)
-            .into_iter()
-            .filter(|&p| p != spare)
-            .collect();
+        let victims = descendants(root, spare);
         if victims.is_empty() {
             return;
         }
@@ -188,47 +203,54 @@ fn kill_descendants(spare: Tid) {
     }
 }
 
-/// All processes below `root`, from the parents that `/proc` names. Zombies are left out.
-fn descendants(root: Tid) -> Vec<Tid> {
-    let mut parents: Vec<(Tid, Tid)> = Vec::new();
+/// A process as `/proc` lists it.
+struct Listed {
+    pid: Tid,
+    parent: Tid,
+    /// Ended and not waited for. Its children may still name it as their parent.
+    zombie: bool,
+}
+
+/// Every process of this machine that can be seen.
+fn processes() -> Vec<Listed> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
-    for entry in entries.flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<Tid>().ok())
-        else {
-            continue;
-        };
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
-            continue;
-        };
+    let pids = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<Tid>().ok());
+    pids.filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name in parentheses may hold anything; the state and the parent follow the last one.
-        let Some((_, rest)) = stat.rsplit_once(')') else {
-            continue;
-        };
+        let (_, rest) = stat.rsplit_once(')')?;
         let mut words = rest.split_whitespace();
-        let (state, parent) = (words.next(), words.next().and_then(|p| p.parse().ok()));
-        if let (Some(state), Some(parent)) = (state, parent)
-            && state != "Z"
-        {
-            parents.push((pid, parent));
-        }
-    }
+        let (state, parent) = (words.next()?, words.next()?.parse().ok()?);
+        Some(Listed {
+            pid,
+            parent,
+            zombie: state == "Z",
+        })
+    })
+    .collect()
+}
+
+/// The processes below `root` that still run, without those of `spare` and what is below them.
+fn descendants(root: Tid, spare: &[Tid]) -> Vec<Tid> {
+    let all = processes();
     let mut below = vec![root];
+    let mut victims = Vec::new();
     let mut i = 0;
-    while i < below.len() {
-        let parent = below[i];
-        below.extend(
-            parents
-                .iter()
-                .filter(|&&(_, p)| p == parent)
-                .map(|&(pid, _)| pid),
-        );
+    while let Some(&parent) = below.get(i) {
+        for child in all
+            .iter()
+            .filter(|p| p.parent == parent && !spare.contains(&p.pid))
+        {
+            below.push(child.pid);
+            if !child.zombie {
+                victims.push(child.pid);
+            }
+        }
         i += 1;
     }
-    below.remove(0);
-    below
+    victims
 }

@@ -596,6 +596,12 @@ pub fn uids() -> (u32, u32) {
     unsafe { (libc::getuid(), libc::geteuid()) }
 }
 
+/// The parent process.
+pub fn parent() -> Tid {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::getppid() }
+}
+
 /// Raises the limit on open descriptors to what is allowed.
 pub fn raise_descriptor_limit() {
     // SAFETY: `limit` is a live `struct rlimit` for both calls.

@@ -21,7 +21,9 @@ use crate::tenant::{Tenant, lock};
 
 /// Most threads of one tenant's helper.
 const MOST_THREADS: usize = 16;
-/// Waiting threads when [`CROWD`] or more threads of the tenant call.
+/// Waiting threads when several threads of the tenant call at once.
+const WAITING_FOR_SOME: usize = 2;
+/// Waiting threads when [`CROWD`] or more do.
 const WAITING_FOR_A_CROWD: usize = 3;
 /// So many callers are a crowd; two fewer still are, once they were.
 const CROWD: usize = 7;
@@ -167,12 +169,19 @@ impl Pool {
         if self.synchronous.swap(synchronous, Ordering::Relaxed) != synchronous {
             self.listener().set_sync_wake_up(synchronous);
         }
-        let target = if recent.callers() >= CROWD && !synchronous {
-            WAITING_FOR_A_CROWD
+        let before = self.target.load(Ordering::Relaxed);
+        let crowd = if before == WAITING_FOR_A_CROWD {
+            CROWD - 2
         } else {
-            1
+            CROWD
         };
-        let before = self.target.swap(target, Ordering::Relaxed);
+        let target = match recent.callers() {
+            _ if synchronous => 1,
+            n if n >= crowd => WAITING_FOR_A_CROWD,
+            _ => WAITING_FOR_SOME,
+        };
+        self.tenant.turn.want(target > 1);
+        self.target.store(target, Ordering::Relaxed);
         for _ in before..target {
             // Fewer threads serve more slowly, and all the same.
             let _started = self.add_thread();

@@ -30,7 +30,8 @@ fn without_comments(text: &str) -> String {
         left.push_str(before);
         let end = match from.as_bytes().get(1) {
             Some(b'/') => from.find('\n'),
-            Some(b'*') => from.find("*/").map(|at| at + 2),
+            // Past the opening, whose own star ends nothing.
+            Some(b'*') => from[2..].find("*/").map(|at| at + 4),
             _ => {
                 left.push('/');
                 Some(1)

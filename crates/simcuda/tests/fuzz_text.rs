@@ -31,7 +31,8 @@ const PIECES: &[&str] = &[
 ];
 
 fn text() -> impl Strategy<Value = String> {
-    let pieces = proptest::collection::vec(prop::sample::select(PIECES), 0..24).prop_map(|pieces| pieces.concat());
+    let pieces = proptest::collection::vec(prop::sample::select(PIECES), 0..24)
+        .prop_map(|pieces| pieces.concat());
     prop_oneof![pieces, ".{0,64}"]
 }
 

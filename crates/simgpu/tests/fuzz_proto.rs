@@ -66,8 +66,14 @@ fn request() -> impl Strategy<Value = Request> {
 fn spoiled() -> impl Strategy<Value = Vec<u8>> {
     let changes = proptest::collection::vec(any::<(prop::sample::Index, u8)>(), 0..6);
     let tail = proptest::collection::vec(any::<u8>(), 0..6);
-    (request(), changes, any::<prop::sample::Index>(), any::<bool>(), tail).prop_map(
-        |(request, changes, end, cut, tail)| {
+    (
+        request(),
+        changes,
+        any::<prop::sample::Index>(),
+        any::<bool>(),
+        tail,
+    )
+        .prop_map(|(request, changes, end, cut, tail)| {
             let mut frame = body(&request.encode());
             for (at, byte) in changes {
                 if !frame.is_empty() {
@@ -80,8 +86,7 @@ fn spoiled() -> impl Strategy<Value = Vec<u8>> {
             }
             frame.extend(tail);
             frame
-        },
-    )
+        })
 }
 
 /// A frame without its length.

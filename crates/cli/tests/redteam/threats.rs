@@ -103,7 +103,7 @@ fn threat_05_a_swapped_class_ends_the_tenant() {
         );
     }
     // The honest class goes on working.
-    assert_held(&stage.play(&["threat_05", "113"]));
+    assert_held(&stage.play_beside(&["threat_05", "113"]));
 }
 
 // `policy::rounding::rounded` in `Worker::amount`: the driver's pages are charged, not the asked bytes.

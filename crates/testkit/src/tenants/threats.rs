@@ -6,6 +6,7 @@ use rm::{Status, class, layout, nr, uvm};
 use serde_json::Value;
 
 use super::fill::human;
+use super::neighbour::ask_neighbour;
 use super::{Context, Outcome, bytes};
 use crate::outside::Finding;
 use crate::raw::{Answer, Block, Client, Device, Fault, Pages, Uvm, checked, request, system_call};
@@ -137,6 +138,8 @@ pub(super) fn threat_05(context: &Context) -> Outcome {
     use layout::{nvos02 as l, nvos02_with_fd as with_fd};
     const BASE: u64 = 0x2100_0000_0000;
     let class: u32 = context.word(0)?.parse()?;
+    // From here on the start of the card holds somebody's memory.
+    ask_neighbour()?;
     let client = Client::open(&context.node)?;
     let device = client.first_device()?;
     let uvm = Uvm::open(&context.node)?;
@@ -222,26 +225,31 @@ pub(super) fn threat_08(_context: &Context) -> Outcome {
     const TSYNC_ESRCH: libc::c_ulong = 1 << 4;
     /// One instruction, `return ALLOW`: code 6 in the low half of the first word, the verdict in the second.
     const ALLOW: [u32; 2] = [6, 0x7fff_0000];
-    let install = |flags: libc::c_ulong| -> String {
-        let program = Program {
-            len: 1,
-            code: &ALLOW,
-        };
-        // SAFETY: the program and its one instruction outlive the call; the kernel copies them.
-        let fd = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &program) };
+    let program = Program {
+        len: 1,
+        code: &ALLOW,
+    };
+    let install = |flags: libc::c_ulong, program: *const Program| -> String {
+        // SAFETY: the program and its one instruction outlive the call, in which the kernel copies them; for a null
+        // pointer it says EFAULT.
+        let fd = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, program) };
         if fd < 0 {
             io::Error::last_os_error().to_string()
         } else {
             "granted".into()
         }
     };
+    // The kernel itself refuses a second listener while the first lives, but looks at the program before: with none it
+    // is the slice's filter that answers, and it answers the same when the first listener has died.
     let answers = [
-        install(NEW_LISTENER),
-        install(NEW_LISTENER | TSYNC_ESRCH),
-        install(0),
+        install(NEW_LISTENER, &program),
+        install(NEW_LISTENER | TSYNC_ESRCH, std::ptr::null()),
+        install(NEW_LISTENER, std::ptr::null()),
+        install(0, &program),
     ];
     let busy = io::Error::from_raw_os_error(libc::EBUSY).to_string();
-    let held = answers[0] == busy && answers[1] == busy && answers[2] == "granted";
+    let [listeners @ .., own_filter] = &answers;
+    let held = listeners.iter().all(|answer| *answer == busy) && own_filter == "granted";
     Ok(words(
         held,
         answers.join(", "),

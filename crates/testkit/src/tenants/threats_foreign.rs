@@ -107,9 +107,13 @@ pub(super) fn threat_14(context: &Context) -> Outcome {
             granted.push(format!("{name}: {answer:?}"));
         }
     };
-    // What the table refuses anyway has a status of its own; what it executes must be refused for the name alone.
-    let for_the_name =
-        |decision: Decision| (decision == Decision::Execute).then_some(Fault::NOT_PERMITTED);
+    // What the table executes must be refused for the name alone; what it refuses anyway has a status of its own, which
+    // must be the table's and not the driver's.
+    let for_the_name = |decision: Decision| match decision {
+        Decision::Execute => Some(Fault::NOT_PERMITTED),
+        Decision::Refuse(status) => Some(Fault::Status(status.0)),
+        Decision::InTenant | Decision::Pass | Decision::Absorb => None,
+    };
     for entry in abi.escapes().filter(|entry| names_clients(entry.foreign)) {
         let (Some(&size), Some(&Some(status))) = (entry.sizes.first(), entry.status.first()) else {
             continue;
@@ -175,12 +179,12 @@ pub(super) fn threat_14(context: &Context) -> Outcome {
 
 /// Commands to the whole device.
 pub(super) fn threat_15(context: &Context) -> Outcome {
-    const ABSORBED: [u32; 9] = [
+    // PERF_BOOST is executed: it lasts as long as the client computes, and every CUDA program asks for it.
+    const ABSORBED: [u32; 8] = [
         ctrl::NV2080_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION,
         ctrl::NV2080_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
         ctrl::NV2080_RC_RELEASE_WATCHDOG_REQUESTS,
         ctrl::NV2080_RC_SOFT_DISABLE_WATCHDOG,
-        ctrl::NV2080_PERF_BOOST,
         ctrl::NV0080_PERF_CUDA_LIMIT_SET_CONTROL,
         ctrl::NV2080_TIMER_SET_GR_TICK_FREQ,
         ctrl::NV2080_MC_SERVICE_INTERRUPTS,
@@ -219,7 +223,7 @@ pub(super) fn threat_15(context: &Context) -> Outcome {
         let answer = client.control(
             target(&client, &device, command),
             command,
-            &mut Block::new(size),
+            &mut Block::new(size + 4),
         );
         let refusals = [Fault::NOT_PERMITTED, Fault::Status(Status::NOT_SUPPORTED.0)];
         if !refusals.iter().any(|&refusal| answer == Err(refusal)) {
@@ -235,6 +239,10 @@ pub(super) fn threat_15(context: &Context) -> Outcome {
         wrong.is_empty(),
         measured,
         "all",
-        "9 answered with success and not executed, 10 refused",
+        format!(
+            "{} answered with success and not executed, {} refused",
+            ABSORBED.len(),
+            REFUSED.len()
+        ),
     ))
 }
