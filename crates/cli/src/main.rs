@@ -28,7 +28,11 @@ fn main() -> ExitCode {
             let asked_for = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             // Nothing can be done where even this cannot be written.
             let _printed = e.print();
-            return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(OWN_FAILURE) };
+            return if asked_for {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(OWN_FAILURE)
+            };
         }
     };
     match dispatch(arguments.command) {
@@ -70,7 +74,11 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Demo(options) => demo::run(&options),
         Command::Tenant { name, words } => Ok(testkit::tenants::run(&name, &words)),
         Command::SimServer { spec, folder } => sim::serve(&spec, &folder),
-        Command::Helper { config, socket, lease } => helper(config, socket, lease),
+        Command::Helper {
+            config,
+            socket,
+            lease,
+        } => helper(config, socket, lease),
     }
 }
 
@@ -87,7 +95,8 @@ fn helper(config: i32, socket: i32, lease: i32) -> Result<u8, Failure> {
     let config = guard::helper::read_config(config)?;
     let backend = backend::open(config.sim.as_deref())?;
     let trace = match &config.trace {
-        Some(to) => Some(Box::new(trace::Log::open(to, &backend.driver_version()?)?) as Box<dyn guard::trace::Trace>),
+        Some(to) => Some(Box::new(trace::Log::open(to, &backend.driver_version()?)?)
+            as Box<dyn guard::trace::Trace>),
         None => None,
     };
     let code = guard::helper::run(config, backend, socket, trace);

@@ -26,7 +26,9 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
     let walls = walls(options)?;
     let (_, uid) = sys::uids();
     let user = user(options, uid)?;
-    let node = sim::asked(options.sim.as_deref()).map(|asked| sim::Node::get(&asked)).transpose()?;
+    let node = sim::asked(options.sim.as_deref())
+        .map(|asked| sim::Node::get(&asked))
+        .transpose()?;
     let sim: Option<PathBuf> = node.as_ref().map(|n| n.socket().to_owned());
     let driver = backend::open(sim.as_deref())?;
     rmcall::branch_of(driver.as_ref())?;
@@ -84,23 +86,38 @@ fn require_guard(isolation: Isolation) -> Result<(), Failure> {
 }
 
 fn walls(options: &RunOptions) -> Result<Walls, Failure> {
-    let Some(name) = &options.without else { return Ok(Walls::default()) };
+    let Some(name) = &options.without else {
+        return Ok(Walls::default());
+    };
     if options.sim.is_none() {
-        return Err("--without takes a wall away and works on simulated GPUs only; add --sim 1xH200".into());
+        return Err(
+            "--without takes a wall away and works on simulated GPUs only; add --sim 1xH200".into(),
+        );
     }
-    Walls::without(name)
-        .ok_or_else(|| format!("--without {name}: no such wall; there are {}", Walls::names().join(", ")).into())
+    Walls::without(name).ok_or_else(|| {
+        format!(
+            "--without {name}: no such wall; there are {}",
+            Walls::names().join(", ")
+        )
+        .into()
+    })
 }
 
 /// As root: the named user, else who called sudo; else root itself with fewer rights.
 fn user(options: &RunOptions, uid: u32) -> Result<Option<User>, Failure> {
     if uid != 0 {
         return match &options.user {
-            Some(name) => Err(format!("--user {name} needs root; run with sudo, or leave it out to run as yourself").into()),
+            Some(name) => Err(format!(
+                "--user {name} needs root; run with sudo, or leave it out to run as yourself"
+            )
+            .into()),
             None => Ok(None),
         };
     }
-    let name = options.user.clone().or_else(|| std::env::var("SUDO_USER").ok().filter(|n| n != "root"));
+    let name = options
+        .user
+        .clone()
+        .or_else(|| std::env::var("SUDO_USER").ok().filter(|n| n != "root"));
     match name {
         None => Ok(None),
         Some(name) => Ok(Some(look_up(&name)?)),
@@ -113,7 +130,9 @@ fn look_up(name: &str) -> Result<User, Failure> {
         // SAFETY: getpwnam reads a terminated string; its result is copied out before any other call of the library.
         unsafe { libc::getpwnam(name.as_ptr()).as_ref() }.map(|p| {
             // SAFETY: pw_dir of a found entry is a terminated string.
-            let home = unsafe { CStr::from_ptr(p.pw_dir) }.to_string_lossy().into_owned();
+            let home = unsafe { CStr::from_ptr(p.pw_dir) }
+                .to_string_lossy()
+                .into_owned();
             (p.pw_uid, p.pw_gid, home)
         })
     };
@@ -128,18 +147,36 @@ fn look_up(name: &str) -> Result<User, Failure> {
         return Err(format!("--user {name} is in more than 256 groups").into());
     }
     groups.truncate(count as usize);
-    Ok(User { uid, gid, groups, name: name.into(), home })
+    Ok(User {
+        uid,
+        gid,
+        groups,
+        name: name.into(),
+        home,
+    })
 }
 
 fn uuids(gpus: &[&Gpu]) -> String {
-    gpus.iter().map(|g| g.uuid.as_str()).collect::<Vec<_>>().join(",")
+    gpus.iter()
+        .map(|g| g.uuid.as_str())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// Quota on each card: what was asked, or what nobody else has been granted.
-fn quotas(options: &RunOptions, chosen: &[&Gpu], registry: &Registry) -> Result<Vec<(String, Bytes)>, Failure> {
+fn quotas(
+    options: &RunOptions,
+    chosen: &[&Gpu],
+    registry: &Registry,
+) -> Result<Vec<(String, Bytes)>, Failure> {
     let tenants = registry.tenants()?;
     let granted = |gpu: &Gpu| -> Bytes {
-        tenants.iter().flat_map(|t| &t.memory).filter(|(uuid, _)| *uuid == gpu.uuid).map(|(_, b)| Bytes(*b)).sum()
+        tenants
+            .iter()
+            .flat_map(|t| &t.memory)
+            .filter(|(uuid, _)| *uuid == gpu.uuid)
+            .map(|(_, b)| Bytes(*b))
+            .sum()
     };
     Ok(chosen
         .iter()
@@ -156,18 +193,35 @@ fn quotas(options: &RunOptions, chosen: &[&Gpu], registry: &Registry) -> Result<
 fn name(options: &RunOptions) -> Result<String, Failure> {
     match &options.name {
         Some(name) if valid_name(name) => Ok(name.clone()),
-        Some(name) => Err(format!("--name {name}: use letters, digits, '-', '_' and '.', at most 64").into()),
+        Some(name) => {
+            Err(format!("--name {name}: use letters, digits, '-', '_' and '.', at most 64").into())
+        }
         None => {
             let program = PathBuf::from(&options.command[0]);
-            let stem = program.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            let stem: String = stem.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).take(40).collect();
-            Ok(format!("{}-{}", if stem.is_empty() { "slice" } else { &stem }, std::process::id()))
+            let stem = program
+                .file_name()
+                .map(|n| n.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let stem: String = stem
+                .chars()
+                .filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c))
+                .take(40)
+                .collect();
+            Ok(format!(
+                "{}-{}",
+                if stem.is_empty() { "slice" } else { &stem },
+                std::process::id()
+            ))
         }
     }
 }
 
 fn words_for_people(command: &[OsString]) -> String {
-    command.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    command
+        .iter()
+        .map(|w| w.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn say_how_strong(uid: u32, user: Option<&User>) {
@@ -176,7 +230,9 @@ fn say_how_strong(uid: u32, user: Option<&User>) {
             "gpuslice: running as an ordinary user: the slice holds this command, but another program of yours could get round it"
         );
     } else if user.is_none() {
-        eprintln!("gpuslice: the command keeps user id 0, without the capabilities that could leave a slice; --user NAME runs it as somebody");
+        eprintln!(
+            "gpuslice: the command keeps user id 0, without the capabilities that could leave a slice; --user NAME runs it as somebody"
+        );
     }
 }
 
@@ -206,5 +262,8 @@ fn environment(
             set(key, value);
         }
     }
-    variables.into_iter().map(|(k, v)| helper::variable(k, v)).collect()
+    variables
+        .into_iter()
+        .map(|(k, v)| helper::variable(k, v))
+        .collect()
 }

@@ -181,9 +181,20 @@ fn branch(driver: &dyn Backend) -> Check {
     }
 }
 
+/// Name of the check on `/dev`.
+const DEVICE_FILES: &str = "device files";
+
+/// Whether anybody can open the driver's files and so run past any tool.
+fn open_to_all(report: &Report) -> bool {
+    report
+        .checks
+        .iter()
+        .any(|c| c.name == DEVICE_FILES && c.state == State::Weak)
+}
+
 /// Who can open the driver's files can use the whole card without us.
 fn device_files() -> Check {
-    const NAME: &str = "device files";
+    const NAME: &str = DEVICE_FILES;
     let Ok(entries) = fs::read_dir("/dev") else {
         return Check::missing(NAME, "/dev cannot be read", "mount it");
     };
@@ -331,6 +342,9 @@ fn table(report: &Report) -> String {
         };
     }
     text += match (report.run_works, report.root) {
+        (true, true) if open_to_all(report) => {
+            "`gpuslice run` works here for what it starts; it is no wall while the device files are open to all\n"
+        }
         (true, true) => "`gpuslice run` works here, as a wall between users\n",
         (true, false) => "`gpuslice run` works here, for this user's own programs\n",
         (false, _) => "`gpuslice run` does not work here\n",

@@ -1,0 +1,43 @@
+// cuMemGetInfo, cuMemAlloc and cuMemFree of 4 MiB as an application sees them. Prints microseconds.
+#include <cuda.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+static int order(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+static void show(const char *name, double *v, int n) {
+    qsort(v, n, sizeof *v, order);
+    printf("%s p50 %.2f p99 %.2f\n", name, v[n / 2], v[n * 99 / 100]);
+}
+
+int main(void) {
+    enum { N = 4000 };
+    static double info[N], alloc[N], release[N];
+    CUdevice device;
+    CUcontext context;
+    CUdeviceptr p;
+    size_t free_bytes, total;
+    if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxSetCurrent(context))
+        return 1;
+    for (int i = 0; i < N; i++) {
+        double a = now();
+        cuMemGetInfo(&free_bytes, &total);
+        double b = now();
+        if (cuMemAlloc(&p, 4 << 20)) return 2;
+        double c = now();
+        cuMemFree(p);
+        release[i] = now() - c, alloc[i] = c - b, info[i] = b - a;
+    }
+    show("getinfo", info, N);
+    show("alloc", alloc, N);
+    show("free", release, N);
+    return 0;
+}
