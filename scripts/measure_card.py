@@ -19,6 +19,7 @@ GPUSLICE, WORKLOADS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "card")
 WORK = tempfile.mkdtemp(prefix="gpuslice-measure-")
 CUDA = "/usr/local/cuda"
+APPS = "nvidia-smi --query-compute-apps=used_memory --format=csv,noheader,nounits"
 
 
 def note(text):
@@ -66,11 +67,21 @@ def figures(text):
     return found
 
 
+def quiet():
+    """Waits until the driver shows no program and what ended last has been torn down."""
+    for _ in range(100):
+        if not subprocess.run(APPS, shell=True, capture_output=True, text=True).stdout.strip():
+            break
+        time.sleep(0.05)
+    time.sleep(0.2)
+
+
 def pairs(command, times, memory="20GiB"):
     """Runs a command natively and in a slice in turn; medians by figure: name -> (native, slice)."""
     both = {}
     for _ in range(times):
         for side, words in ((0, command), (1, sliced(command, memory))):
+            quiet()
             rc, out, err = sh(words)
             if rc:
                 note(f"exit {rc}: {err[-300:]}")
@@ -121,11 +132,12 @@ def tenants():
 
 def race():
     quota = 8 << 30
+    quiet()
     racing = subprocess.Popen(sliced(["python3", f"{HERE}/race.py"], str(quota)), cwd=WORK, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True)
     peak = 0
     while racing.poll() is None:
-        out = subprocess.run("nvidia-smi --query-compute-apps=used_memory --format=csv,noheader,nounits", shell=True, capture_output=True, text=True).stdout
+        out = subprocess.run(APPS, shell=True, capture_output=True, text=True).stdout
         peak = max([peak, *(int(n) for n in out.split() if n.isdigit())])
         time.sleep(0.05)
     out, _ = racing.communicate()

@@ -149,8 +149,6 @@ pub struct Tenant {
     pub device_memory: RwLock<()>,
     /// What context buffers cost, as measured: by device, class and engine.
     pub implicit: Mutex<HashMap<(u8, u32, u32), Bytes>>,
-    /// Whose turn with the driver it is.
-    pub turn: Turn,
     /// Calls answered so far.
     pub calls: AtomicU64,
     /// Who looks at every call, if anybody does.
@@ -191,7 +189,6 @@ impl Tenant {
             helper: std::process::id() as Tid,
             device_memory: RwLock::new(()),
             implicit: Mutex::default(),
-            turn: Turn::default(),
             calls: AtomicU64::new(0),
             trace: None,
             order: (0..ORDER_SHARDS).map(|_| Mutex::new(())).collect(),
@@ -364,59 +361,6 @@ impl Tenant {
         let mut owners: Vec<Tid> = owners.into_iter().collect();
         owners.sort_unstable();
         owners
-    }
-}
-
-/// Takes turns with the driver while several threads of the helper serve.
-///
-/// The driver serialises most calls with locks that sleep, and two threads that meet there put each other to sleep and
-/// wake each other up for calls of a few microseconds. Waiting here, awake and not for long, lets one thread copy and
-/// answer while the other is in the driver. It is a courtesy and no lock: after a bounded wait the call goes on.
-#[derive(Debug, Default)]
-pub struct Turn {
-    wanted: AtomicBool,
-    taken: AtomicBool,
-}
-
-/// Held while in the driver; gives the turn on when dropped.
-#[derive(Debug)]
-pub struct Held<'a>(Option<&'a AtomicBool>);
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if let Some(taken) = self.0 {
-            taken.store(false, Ordering::Release);
-        }
-    }
-}
-
-/// Most calls are in the driver for less; whoever is longer does not keep the others.
-const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_micros(40);
-
-impl Turn {
-    /// Turns are taken only while several threads serve.
-    pub fn want(&self, yes: bool) {
-        self.wanted.store(yes, Ordering::Relaxed);
-    }
-
-    /// Waits for the turn.
-    pub fn take(&self) -> Held<'_> {
-        if !self.wanted.load(Ordering::Relaxed) {
-            return Held(None);
-        }
-        let began = std::time::Instant::now();
-        loop {
-            for _ in 0..64 {
-                if !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire)
-                {
-                    return Held(Some(&self.taken));
-                }
-                std::hint::spin_loop();
-            }
-            if began.elapsed() > LONGEST_WAIT {
-                return Held(None);
-            }
-        }
     }
 }
 

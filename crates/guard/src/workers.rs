@@ -21,9 +21,7 @@ use crate::tenant::{Tenant, lock};
 
 /// Most threads of one tenant's helper.
 const MOST_THREADS: usize = 16;
-/// Waiting threads when several threads of the tenant call at once.
-const WAITING_FOR_SOME: usize = 2;
-/// Waiting threads when [`CROWD`] or more do.
+/// Waiting threads when [`CROWD`] or more threads of the tenant call at once.
 const WAITING_FOR_A_CROWD: usize = 3;
 /// So many callers are a crowd; two fewer still are, once they were.
 const CROWD: usize = 7;
@@ -175,12 +173,11 @@ impl Pool {
         } else {
             CROWD
         };
-        let target = match recent.callers() {
-            _ if synchronous => 1,
-            n if n >= crowd => WAITING_FOR_A_CROWD,
-            _ => WAITING_FOR_SOME,
+        let target = if recent.callers() >= crowd && !synchronous {
+            WAITING_FOR_A_CROWD
+        } else {
+            1
         };
-        self.tenant.turn.want(target > 1);
         self.target.store(target, Ordering::Relaxed);
         for _ in before..target {
             // Fewer threads serve more slowly, and all the same.

@@ -310,7 +310,6 @@ impl<'t> Worker<'t> {
 
     /// Executes on the copy in `self.arg`.
     fn execute(&mut self, call: &Call) -> io::Result<i32> {
-        let _turn = self.tenant.turn.take();
         self.tenant
             .backend
             .ioctl(call.file.fd(), call.request, self.arg.driver_view())

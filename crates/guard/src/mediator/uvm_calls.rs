@@ -244,11 +244,9 @@ impl Worker<'_> {
         }
         self.still_waiting(call)?;
         let _order = self.tenant.in_order_two(client, uvm_shard(id));
-        let turn = self.tenant.turn.take();
         self.tenant
             .backend
             .ioctl(call.file.fd(), call.request, block)?;
-        drop(turn);
         let status = Status(rmcall::u32_at(block, l::RM_STATUS));
         if status == Status::OK {
             let mut ledger = self.tenant.ledger();
