@@ -57,8 +57,10 @@ pub enum Report {
     CannotExecute(i32),
     /// The slice could not be set up.
     Failed(String),
-    /// The command has ended; status as waitpid(2) gives it.
+    /// The command has ended and left other programs running; status as waitpid(2) gives it.
     Ended(i32),
+    /// The command has ended and nobody is left: the helper ends now, and all that the tenant held goes with it.
+    Finished(i32),
     /// The tenant must be killed, and why.
     Condemned(String),
 }
@@ -214,7 +216,7 @@ impl Helper {
     }
 
     fn serve(&mut self, supervisor: &OwnedFd) -> i32 {
-        let mut status = None;
+        let (mut status, mut told) = (None, false);
         let mut audit_due: Option<Instant> = None;
         let mut suspicious = 0;
         let mut served = 0;
@@ -254,7 +256,25 @@ impl Helper {
                 && let Some(code) = self.reap()
             {
                 status = Some(code);
+            }
+            // Nobody is left under the filter. The kernel lets go of it before the command can be waited for.
+            if listener & (libc::POLLHUP | libc::POLLERR) != 0
+                || (status.is_some() && self.nobody_is_left())
+            {
+                let code = match status {
+                    Some(code) => code,
+                    None => sys::wait_for(self.child).unwrap_or_default(),
+                };
+                if !told {
+                    self.report(supervisor, &Report::Finished(code));
+                }
+                return sys::exit_code(code);
+            }
+            if let Some(code) = status
+                && !told
+            {
                 // Programs that the command left running keep their slice, and the helper with it.
+                told = true;
                 if sys::prctl(libc::PR_SET_PDEATHSIG, 0, 0).is_ok() {
                     self.report(supervisor, &Report::Ended(code));
                 }
@@ -262,14 +282,6 @@ impl Helper {
                 if self.tenant.trace.is_none() && sys::to_null(libc::STDERR_FILENO).is_err() {
                     return 125;
                 }
-            }
-            if listener & (libc::POLLHUP | libc::POLLERR) != 0 {
-                // Nobody is left under the filter. The kernel lets go of it before the command can be waited for.
-                if status.is_none() {
-                    status = sys::wait_for(self.child).ok();
-                    self.report(supervisor, &Report::Ended(status.unwrap_or_default()));
-                }
-                return sys::exit_code(status.unwrap_or_default());
             }
             if audit_due.is_some_and(|t| t <= Instant::now()) {
                 suspicious = self.audit(suspicious);
@@ -298,6 +310,11 @@ impl Helper {
             }
             std::process::exit(125);
         }
+    }
+
+    /// Whether no process is under the filter any more.
+    fn nobody_is_left(&self) -> bool {
+        matches!(sys::poll([(self.listener.as_raw_fd(), 0)], 0), Ok([e]) if e & libc::POLLHUP != 0)
     }
 
     /// The command's status, if it has ended; other orphans of the tenant are reaped on the way.

@@ -87,6 +87,11 @@ impl Run {
         match report {
             Report::Started(pid) => self.command = Some(pid),
             Report::Ended(status) => return Ok(Some(sys::exit_code(status))),
+            Report::Finished(status) => {
+                // As natively, the memory is free when the command has ended: the helper's end frees it.
+                let _ended = sys::wait_for(self.helper);
+                return Ok(Some(sys::exit_code(status)));
+            }
             Report::Failed(why) => return Err(io::Error::other(why)),
             Report::CannotExecute(number) => {
                 let name = String::from_utf8_lossy(&config.command[0]);

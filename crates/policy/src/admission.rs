@@ -119,7 +119,9 @@ impl fmt::Display for Refusal {
             Refusal::LargerThanCard { uuid, asked, total } => {
                 write!(
                     f,
-                    "{asked} is asked for on GPU {uuid:?}, which has {total}; ask for at most {total}"
+                    "{asked} is asked for on GPU {uuid:?}, which has {}; ask for at most {}",
+                    total.about(),
+                    total.to_type()
                 )
             }
             Refusal::NotEnough {
@@ -131,13 +133,16 @@ impl fmt::Display for Refusal {
             } => {
                 write!(
                     f,
-                    "{asked} is asked for on GPU {uuid:?}, but {free} of {total} is free ("
+                    "{asked} is asked for on GPU {uuid:?}, but {} of {} is free (",
+                    free.about(),
+                    total.about()
                 )?;
                 write!(f, "the rest is granted to {}); ", list(tenants))?;
                 if free.0 > 0 {
                     write!(
                         f,
-                        "ask for at most {free}, stop a tenant or allow it with --overcommit"
+                        "ask for at most {}, stop a tenant or allow it with --overcommit",
+                        free.to_type()
                     )
                 } else {
                     f.write_str("stop a tenant or allow it with --overcommit")
@@ -292,7 +297,7 @@ mod tests {
         assert_eq!(
             refused(&live, &grant("two", &[("GPU-a", 40 * GIB + 1)])),
             "42949672961 B is asked for on GPU \"GPU-a\", but 40 GiB of 140 GiB is free (the rest is granted to \"one\"); \
-             ask for at most 40 GiB, stop a tenant or allow it with --overcommit"
+             ask for at most 40960MiB, stop a tenant or allow it with --overcommit"
         );
         // The other card is untouched.
         assert_eq!(
@@ -373,7 +378,7 @@ mod tests {
             ),
             (
                 grant("two", &[("GPU-b", u64::MAX)]),
-                "18446744073709551615 B is asked for on GPU \"GPU-b\", which has 140 GiB; ask for at most 140 GiB",
+                "18446744073709551615 B is asked for on GPU \"GPU-b\", which has 140 GiB; ask for at most 143360MiB",
             ),
         ] {
             assert_eq!(refused(&live, &request), line);

@@ -93,6 +93,30 @@ impl Sum for Bytes {
     }
 }
 
+impl Bytes {
+    /// For people: at most this much, in hundredths of the largest unit that fits (`19.80 GiB`), where the exact number
+    /// would be hard to read. What is exact in few digits stays so.
+    pub fn about(self) -> String {
+        let exact = self.to_string();
+        match UNITS.iter().find(|(_, unit)| self.0 >= *unit) {
+            Some((name, unit)) if exact.len() > 10 => {
+                // The remainder is below 2^40, so 100 times it fits.
+                let hundredths = self.0 % unit * 100 / unit;
+                format!("{}.{hundredths:02} {name}", self.0 / unit)
+            }
+            _ => exact,
+        }
+    }
+
+    /// What a user can type to get at most this much: whole MiB where there are some.
+    pub fn to_type(self) -> String {
+        match self.0 >> 20 {
+            0 => self.0.to_string(),
+            mib => format!("{mib}MiB"),
+        }
+    }
+}
+
 /// Exact, in the largest unit that needs at most two decimals: `6 GiB`, `1.5 GiB`, `64 KiB`, `65537
 /// B`.
 impl fmt::Display for Bytes {
@@ -423,6 +447,22 @@ mod tests {
         assert_eq!(format!("{:>8}", Bytes(6 * GIB)), "   6 GiB");
         assert_eq!(Size::Percent { hundredths: 1205 }.to_string(), "12.05%");
         assert_eq!(Size::Percent { hundredths: 2500 }.to_string(), "25%");
+    }
+
+    #[test]
+    fn what_people_read_and_type_is_never_more_than_there_is() {
+        let odd = Bytes::from_kib(20_762_560);
+        assert_eq!(
+            (odd.about(), odd.to_type()),
+            ("19.80 GiB".into(), "20275MiB".into())
+        );
+        assert_eq!(Bytes::from_gib(40).about(), "40 GiB");
+        assert_eq!(Bytes::from_gib(40).to_type(), "40960MiB");
+        assert_eq!(
+            (Bytes(1000).about(), Bytes(1000).to_type()),
+            ("1000 B".into(), "1000".into())
+        );
+        assert_eq!(Bytes(u64::MAX).about(), "16777215.99 TiB");
     }
 
     #[test]
