@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use policy::ledger::{DeviceIndex, Pid};
 use policy::units::Bytes;
 
+use crate::procfs;
 use crate::sys::Tid;
 use crate::tenant::Tenant;
 
@@ -68,36 +69,9 @@ impl std::fmt::Display for Finding {
 /// The parts of a process's address space that map the UVM file: (base, length), ascending.
 fn uvm_mappings(tenant: &Tenant, process: Tid) -> Option<Vec<(u64, u64)>> {
     let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).ok()?;
-    Some(parse_maps(&maps, |device, inode, path| {
+    Some(procfs::parse_maps(&maps, |device, inode, path| {
         tenant.backend.maps_uvm(device, inode, path)
     }))
-}
-
-/// Reads proc_pid_maps(5): `start-end perms offset dev inode path`.
-fn parse_maps(maps: &str, is_uvm: impl Fn(&str, u64, &str) -> bool) -> Vec<(u64, u64)> {
-    maps.lines()
-        .filter_map(|line| {
-            let mut words = line.splitn(6, ' ').map(str::trim).filter(|w| !w.is_empty());
-            let range = words.next()?;
-            let _perms = words.next()?;
-            let _offset = words.next()?;
-            let device = words.next()?;
-            let rest = words.next()?;
-            let (inode, path) = match rest.split_once(' ') {
-                Some((inode, path)) => (inode, path.trim()),
-                None => (rest, words.next().unwrap_or("")),
-            };
-            if !is_uvm(device, inode.parse().ok()?, path) {
-                return None;
-            }
-            let (start, end) = range.split_once('-')?;
-            let (start, end) = (
-                u64::from_str_radix(start, 16).ok()?,
-                u64::from_str_radix(end, 16).ok()?,
-            );
-            Some((start, end.checked_sub(start)?))
-        })
-        .collect()
 }
 
 /// The parts of `of` that no interval of `minus` covers. Both are (base, length).
@@ -194,24 +168,6 @@ fn uncharged_mappings(tenant: &Tenant, process: Tid) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mappings_of_the_uvm_file_are_found_among_others() {
-        let maps = "\
-55d0c0000000-55d0c0001000 r--p 00000000 fe:00 1234                       /usr/bin/python3
-7f0000000000-7f0004000000 rw-s 7f0000000000 00:06 571                    /dev/nvidia-uvm
-7f0100000000-7f0100200000 rw-s 00000000 00:06 570                        /dev/nvidiactl
-7f0200000000-7f0200001000 rw-p 00000000 00:00 0 
-7f0300000000-7f0300200000 rw-s 7f0300000000 00:06 571                    /dev/nvidia-uvm (deleted)
-";
-        let found = parse_maps(maps, |_, _, path| path.starts_with("/dev/nvidia-uvm"));
-        assert_eq!(
-            found,
-            [(0x7f00_0000_0000, 64 << 20), (0x7f03_0000_0000, 2 << 20)]
-        );
-        let by_inode = parse_maps(maps, |device, inode, _| device == "00:06" && inode == 570);
-        assert_eq!(by_inode, [(0x7f01_0000_0000, 2 << 20)]);
-    }
 
     #[test]
     fn what_is_not_covered_is_what_is_left_of_every_cut() {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::sys;
+use crate::{procfs, sys};
 
 /// Which device file a descriptor belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -105,22 +105,11 @@ impl KernelBackend {
     /// `/proc/devices` does not list `nvidia-uvm`: the driver, or its UVM module, is not loaded.
     pub fn new() -> io::Result<KernelBackend> {
         let devices = std::fs::read_to_string("/proc/devices")?;
-        let uvm_major = parse_major(&devices, "nvidia-uvm").ok_or_else(|| {
+        let uvm_major = procfs::parse_major(&devices, "nvidia-uvm").ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, "the kernel lists no nvidia-uvm device: load the NVIDIA driver with its nvidia-uvm module")
         })?;
         Ok(KernelBackend { uvm_major })
     }
-}
-
-fn parse_major(devices: &str, name: &str) -> Option<u32> {
-    devices.lines().find_map(|line| {
-        let (major, device) = line.trim().split_once(' ')?;
-        if device.trim() == name {
-            major.parse().ok()
-        } else {
-            None
-        }
-    })
 }
 
 impl Backend for KernelBackend {
@@ -165,7 +154,7 @@ impl Backend for KernelBackend {
 
     fn driver_version(&self) -> io::Result<String> {
         let text = std::fs::read_to_string("/proc/driver/nvidia/version")?;
-        parse_driver_version(&text).ok_or_else(|| {
+        procfs::parse_driver_version(&text).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 "/proc/driver/nvidia/version names no version",
@@ -176,16 +165,6 @@ impl Backend for KernelBackend {
     fn watch(&self) -> io::Result<Box<dyn FileWatch>> {
         Ok(Box::new(EpollWatch::new()?))
     }
-}
-
-/// The version in `/proc/driver/nvidia/version`: the first word of digits and dots after "Kernel Module".
-fn parse_driver_version(text: &str) -> Option<String> {
-    let line = text.lines().next()?;
-    line.split_whitespace()
-        .find(|w| {
-            w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.') && w.len() >= 5
-        })
-        .map(str::to_owned)
 }
 
 /// Watches files through epoll(7): an epoll set names an open file description without keeping it open, and drops its
@@ -269,7 +248,7 @@ impl FileWatch for EpollWatch {
     fn gone(&mut self) -> io::Result<Vec<FileId>> {
         let listing =
             std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.epoll.as_raw_fd()))?;
-        let alive = parse_epoll_entries(&listing);
+        let alive = procfs::parse_epoll_entries(&listing);
         let gone: Vec<FileId> = self
             .slots
             .keys()
@@ -283,15 +262,6 @@ impl FileWatch for EpollWatch {
     }
 }
 
-/// The user data of each `tfd:` line of an epoll descriptor's fdinfo (proc_pid_fdinfo(5)).
-fn parse_epoll_entries(text: &str) -> Vec<u64> {
-    text.lines()
-        .filter(|l| l.starts_with("tfd:"))
-        .filter_map(|l| l.split("data:").nth(1)?.split_whitespace().next())
-        .filter_map(|hex| u64::from_str_radix(hex, 16).ok())
-        .collect()
-}
-
 /// A descriptor lent out as [`BorrowedFd`], for signatures that want one.
 pub(crate) fn lend(fd: &OwnedFd) -> BorrowedFd<'_> {
     fd.as_fd()
@@ -300,22 +270,6 @@ pub(crate) fn lend(fd: &OwnedFd) -> BorrowedFd<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn majors_are_found_by_the_whole_name() {
-        let text = "Character devices:\n195 nvidia\n195 nvidiactl\n236 nvidia-uvm\n237 nvidia-caps\n\nBlock devices:\n";
-        assert_eq!(parse_major(text, "nvidia-uvm"), Some(236));
-        assert_eq!(parse_major(text, "nvidia-u"), None);
-    }
-
-    #[test]
-    fn the_version_is_read_from_open_and_closed_modules() {
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\nGCC version: gcc 12.2.0\n";
-        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n";
-        assert_eq!(parse_driver_version(open).as_deref(), Some("580.159.04"));
-        assert_eq!(parse_driver_version(closed).as_deref(), Some("550.54.15"));
-        assert_eq!(parse_driver_version(""), None);
-    }
 
     #[test]
     fn a_watched_file_is_recognised_and_its_end_is_noticed_without_holding_it() {

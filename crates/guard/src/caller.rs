@@ -21,6 +21,8 @@ pub struct Caller {
     /// Its process.
     pub process: Tid,
     pidfd: OwnedFd,
+    /// The pidfd is of the whole process (before Linux 6.9), and so is the descriptor table that it gives.
+    whole_process: bool,
     /// `/proc/TID/mem`: bound to the address space, not to the number. Absent where it may not be opened.
     memory: Mutex<Option<Arc<File>>>,
 }
@@ -28,14 +30,10 @@ pub struct Caller {
 impl Caller {
     fn open(tid: Tid) -> io::Result<Caller> {
         let process = process_of(tid)?;
-        let pidfd = match sys::pidfd_open(tid, sys::PIDFD_THREAD) {
-            Ok(fd) => fd,
-            // Before Linux 6.9: a pidfd of the process, if this thread shares its descriptor table.
+        let (pidfd, whole_process) = match sys::pidfd_open(tid, sys::PIDFD_THREAD) {
+            Ok(fd) => (fd, false),
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                if tid != process && !sys::same_file_table(tid, process)? {
-                    return Err(io::Error::from_raw_os_error(libc::EPERM));
-                }
-                sys::pidfd_open(process, 0)?
+                (sys::pidfd_open(process, 0)?, true)
             }
             Err(e) => return Err(e),
         };
@@ -43,6 +41,7 @@ impl Caller {
             tid,
             process,
             pidfd,
+            whole_process,
             memory: Mutex::new(open_memory(tid)),
         })
     }
@@ -61,6 +60,13 @@ impl Caller {
     /// # Errors
     /// `EBADF`: it has no such descriptor. `ESRCH`: the thread is gone.
     pub fn descriptor(&self, fd: RawFd) -> io::Result<OwnedFd> {
+        // A thread may have left the table of its process at any time.
+        if self.whole_process
+            && self.tid != self.process
+            && !sys::same_file_table(self.tid, self.process)?
+        {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
         sys::pidfd_getfd(self.pidfd.as_fd(), fd)
     }
 

@@ -15,6 +15,7 @@ pub mod helper;
 pub mod listener;
 pub mod mediator;
 pub mod privilege;
+pub mod procfs;
 pub mod registry;
 pub mod rmcall;
 mod sandbox;
