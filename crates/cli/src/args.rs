@@ -89,10 +89,10 @@ pub struct DemoOptions {
 #[derive(Debug, Args)]
 pub struct RunOptions {
     /// Device memory on each GPU: bytes, or 512MiB, 20GiB, 25% [default: all that is not granted to others]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Size>,
     /// GPU by index or UUID (as nvidia-smi shows them); repeat for several [default: CUDA_VISIBLE_DEVICES, else all]
-    #[arg(long, value_name = "INDEX|UUID")]
+    #[arg(long, value_name = "INDEX|UUID", allow_negative_numbers = true)]
     pub gpu: Vec<String>,
     /// Name of the slice [default: the command's name and a number]
     #[arg(long)]
@@ -123,10 +123,10 @@ pub struct RunOptions {
 #[derive(Debug, Args)]
 pub struct ProbeOptions {
     /// Allocate device memory in steps of this size until it is refused, then free it: bytes, or 64MiB, 1GiB, 1%
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", allow_hyphen_values = true)]
     pub alloc: Option<Size>,
     /// Run short kernels for this long and count them
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub seconds: Option<f64>,
     /// With --seconds: count replays of a graph of kernels too
     #[arg(long, requires = "seconds")]

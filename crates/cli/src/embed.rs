@@ -38,7 +38,10 @@ impl PrivateFolder {
                 Err(e) => {
                     return Err(io::Error::new(
                         e.kind(),
-                        format!("cannot make a folder in {}: {e}", parent.display()),
+                        format!(
+                            "cannot make a folder in {}: {e}; set TMPDIR to one that you can write",
+                            parent.display()
+                        ),
                     ));
                 }
             }

@@ -76,17 +76,32 @@ fn is_prefix(name: &str, uuid: &str) -> bool {
 }
 
 /// As the CUDA driver reads the variable: indices or (shortened) UUIDs; it stops at the first word that names no card,
-/// and a card named twice makes the whole list void.
+/// and a card named twice makes the whole list void. A program would read the list so, whatever `--gpu` accepts.
 pub fn visible_devices<'a>(list: &str, gpus: &'a [Gpu]) -> Vec<&'a Gpu> {
     let mut chosen: Vec<&Gpu> = Vec::new();
     for word in list.split(',').map(str::trim) {
-        let Ok(gpu) = find(word, gpus) else { break };
+        let Some(gpu) = visible_device(word, gpus) else {
+            break;
+        };
         if chosen.iter().any(|g| g.uuid == gpu.uuid) {
             return Vec::new();
         }
         chosen.push(gpu);
     }
     chosen
+}
+
+/// One word of the variable. A number is read as the C library reads it: digits from the start, whatever follows.
+fn visible_device<'a>(word: &str, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
+    if word.starts_with("GPU-") {
+        return find(word, gpus).ok();
+    }
+    let number = word.strip_prefix('+').unwrap_or(word);
+    let end = number
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(number.len());
+    let index: u32 = number[..end].parse().ok()?;
+    gpus.iter().find(|g| g.index == index)
 }
 
 #[cfg(test)]
@@ -169,6 +184,13 @@ mod tests {
         );
         assert!(indices(&[], Some("")).is_err());
         assert!(indices(&[], Some("-1")).is_err());
+        assert!(indices(&[], Some("MIG-aaab")).is_err());
+        assert!(
+            indices(&[], Some("gpu-aaab")).is_err(),
+            "the driver takes capitals only"
+        );
+        assert_eq!(indices(&[], Some("1x,0")), Ok(vec![0, 1]));
+        assert_eq!(indices(&[], Some("0x1")), Ok(vec![0]));
         assert_eq!(indices(&["1"], Some("0")), Ok(vec![1]), "--gpu comes first");
     }
 }

@@ -10,6 +10,7 @@ mod manual;
 mod probe;
 mod ps;
 mod run;
+mod say;
 mod sim;
 mod trace;
 
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     match dispatch(arguments.command) {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
-            eprintln!("gpuslice: {e}");
+            say::note(format_args!("gpuslice: {e}"));
             ExitCode::from(OWN_FAILURE)
         }
     }
@@ -69,9 +70,10 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Doctor(options) => doctor::run(options.sim.as_deref(), options.json),
         Command::Ps(options) => ps::run(options.sim.as_deref(), options.json),
         Command::Trace(options) => trace::run(&options),
-        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Completions { shell } => manual::completions(shell),
         Command::Man => manual::man(),
         Command::Demo(options) => demo::run(&options),
+        Command::Tenant { name, .. } if name == "conformance" => Ok(testkit::conformance::run()?),
         Command::Tenant { name, words } => Ok(testkit::tenants::run(&name, &words)),
         Command::SimServer { spec, folder } => sim::serve(&spec, &folder),
         Command::Helper {

@@ -6,7 +6,7 @@ use guard::registry::{Entry, Registry};
 use policy::units::Bytes;
 use serde::Serialize;
 
-use crate::{Failure, human, sim};
+use crate::{Failure, human, say, sim};
 
 /// The names are stable: programs read them.
 #[derive(Debug, Serialize)]
@@ -36,11 +36,12 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
         None => Registry::of_machine()?,
     };
     let slices: Vec<Slice> = registry.tenants()?.into_iter().map(slice).collect();
-    if json {
-        println!("{}", serde_json::to_string(&slices)?)
+    let text = if json {
+        serde_json::to_string(&slices)? + "\n"
     } else {
-        print!("{}", table(&slices))
-    }
+        table(&slices)
+    };
+    say::print(text.as_bytes())?;
     Ok(0)
 }
 

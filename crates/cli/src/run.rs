@@ -1,6 +1,7 @@
 //! `gpuslice run`.
 
 use std::ffi::{CStr, CString, OsString};
+use std::io;
 use std::path::PathBuf;
 
 use guard::helper::{self, HelperConfig};
@@ -13,7 +14,7 @@ use guard::{rmcall, supervisor, sys};
 use policy::units::Bytes;
 
 use crate::args::{Isolation, RunOptions};
-use crate::{Failure, backend, gpus, sim};
+use crate::{Failure, backend, gpus, say, sim};
 
 /// Runs the command in its slice; returns its exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
@@ -33,7 +34,7 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
     let driver = backend::open(sim.as_deref())?;
     rmcall::branch_of(driver.as_ref())?;
     // Our own client lives only as long as the question: the helper becomes one of its own.
-    let cards: Vec<Gpu> = OwnClient::open(driver)?.gpus().to_vec();
+    let cards: Vec<Gpu> = OwnClient::open(driver).map_err(not_served)?.gpus().to_vec();
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let chosen = gpus::choose(&options.gpu, visible.as_deref(), &cards)?;
     // Inside the slice numbers count the slice's cards only, so they are named by UUID, in the order that was asked for.
@@ -72,6 +73,17 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
     };
     let code = supervisor::run(&config, &lease)?;
     Ok(u8::try_from(code).unwrap_or(crate::OWN_FAILURE))
+}
+
+/// Why the driver does not serve us: most often since a slice is round us, which only its own programs' calls leave.
+fn not_served(e: io::Error) -> Failure {
+    let refused = e.kind() == io::ErrorKind::PermissionDenied;
+    match std::env::var("GPUSLICE_NAME") {
+        Ok(name) if refused => {
+            format!("this process is already inside a slice ({name:?}), and a slice holds no other: start gpuslice outside of it").into()
+        }
+        _ => format!("the driver does not tell its GPUs: {e}; see `gpuslice doctor`").into(),
+    }
 }
 
 /// What is asked for and cannot be enforced here is refused, never made weaker.
@@ -137,7 +149,10 @@ fn look_up(name: &str) -> Result<User, Failure> {
         })
     };
     let Some((uid, gid, home)) = by_name(&c_name) else {
-        return Err(format!("--user {name}: this system has no such user").into());
+        return Err(format!(
+            "--user {name:?}: this system has no such user; give a name that `getent passwd` lists"
+        )
+        .into());
     };
     let mut groups = vec![0; 256];
     let mut count = groups.len() as i32;
@@ -178,24 +193,30 @@ fn quotas(
             .map(|(_, b)| Bytes(*b))
             .sum()
     };
-    Ok(chosen
-        .iter()
-        .map(|gpu| {
-            let bytes = match options.memory {
-                Some(size) => size.of(gpu.memory),
-                None => gpu.memory.saturating_sub(granted(gpu)),
-            };
-            (gpu.uuid.clone(), bytes)
-        })
-        .collect())
+    let quota = |gpu: &&Gpu| -> Result<(String, Bytes), Failure> {
+        let bytes = match options.memory {
+            Some(size) => size.of(gpu.memory),
+            None => gpu.memory.saturating_sub(granted(gpu)),
+        };
+        if options.memory.is_none() && bytes == Bytes(0) {
+            return Err(format!(
+                "all that is free is asked for on GPU {:?}, and all its memory is granted to others (`gpuslice ps`): stop one of them, use another --gpu, or give --memory with --overcommit",
+                gpu.uuid
+            )
+            .into());
+        }
+        Ok((gpu.uuid.clone(), bytes))
+    };
+    chosen.iter().map(quota).collect()
 }
 
 fn name(options: &RunOptions) -> Result<String, Failure> {
     match &options.name {
         Some(name) if valid_name(name) => Ok(name.clone()),
-        Some(name) => {
-            Err(format!("--name {name}: use letters, digits, '-', '_' and '.', at most 64").into())
-        }
+        Some(name) => Err(format!(
+            "--name {name:?}: use letters, digits, '-', '_' and '.', at most 64"
+        )
+        .into()),
         None => {
             let program = PathBuf::from(&options.command[0]);
             let stem = program
@@ -226,13 +247,13 @@ fn words_for_people(command: &[OsString]) -> String {
 
 fn say_how_strong(uid: u32, user: Option<&User>) {
     if uid != 0 {
-        eprintln!(
+        say::note(format_args!(
             "gpuslice: running as an ordinary user: the slice holds this command, but another program of yours could get round it"
-        );
+        ));
     } else if user.is_none() {
-        eprintln!(
+        say::note(format_args!(
             "gpuslice: the command keeps user id 0, without the capabilities that could leave a slice; --user NAME runs it as somebody"
-        );
+        ));
     }
 }
 

@@ -19,7 +19,7 @@ use simgpu::SOCKET_VARIABLE;
 use simgpu::spec::NodeSpec;
 
 use crate::embed::{self, PrivateFolder};
-use crate::{Failure, OWN_FAILURE};
+use crate::{Failure, OWN_FAILURE, backend, say};
 
 const SOCKET: &str = "socket";
 const LIBRARIES: &str = "lib";
@@ -28,6 +28,8 @@ const REGISTRY: &str = "registry";
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// How often a node without its starter looks whether a slice is left.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// `sun_path` of unix(7), less the zero at its end.
+const MOST_OF_A_SOCKETS_PATH: usize = 107;
 /// What the node's process says once it listens.
 const READY: &str = "ready";
 
@@ -66,6 +68,8 @@ impl Node {
     /// Uses the node behind a socket.
     fn running(socket: &Path) -> Result<Node, Failure> {
         let socket = std::path::absolute(socket)?;
+        // Somebody has to answer there, or the command would run on no GPU at all.
+        backend::open(Some(&socket))?;
         let beside = socket.with_file_name(LIBRARIES);
         if embed::has_libraries(&beside) {
             return Ok(Node {
@@ -93,6 +97,14 @@ impl Node {
     pub fn start(spec: &str) -> Result<Node, Failure> {
         spec.parse::<NodeSpec>()?;
         let folder = PrivateFolder::new("sim")?;
+        let longest = folder.path().join(SOCKET);
+        if longest.as_os_str().len() > MOST_OF_A_SOCKETS_PATH {
+            return Err(format!(
+                "cannot make a socket at {}: a socket's path has at most {MOST_OF_A_SOCKETS_PATH} bytes; set TMPDIR to a shorter one",
+                longest.display()
+            )
+            .into());
+        }
         let libraries = folder.path().join(LIBRARIES);
         embed::make_folder(&libraries, 0o755)?;
         embed::unpack_libraries(&libraries)?;
@@ -118,6 +130,11 @@ impl Node {
             _lifeline: stdin,
             _unpacked: None,
         })
+    }
+
+    /// The folder of a node that we started: it goes when the node's process ends.
+    pub fn folder(&self) -> &Path {
+        self.socket.parent().unwrap_or(&self.socket)
     }
 
     /// Where the node listens.
@@ -192,10 +209,10 @@ pub fn run(spec: &str, command: &[OsString]) -> Result<u8, Failure> {
     let mut child = match child.spawn() {
         Ok(child) => child,
         Err(e) => {
-            eprintln!(
+            say::note(format_args!(
                 "gpuslice: cannot execute '{}': {e}",
                 command[0].to_string_lossy()
-            );
+            ));
             return Ok(if e.kind() == io::ErrorKind::NotFound {
                 127
             } else {

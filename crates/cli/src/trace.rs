@@ -15,7 +15,7 @@ use guard::trace::{Trace, TraceConfig, Traced, TracedCall};
 use rm::{Abi, Decision, layout, nr};
 
 use crate::args::{Isolation, RunOptions, TraceOptions};
-use crate::{Failure, run};
+use crate::{Failure, run, say};
 
 /// Runs a command traced; returns its exit status.
 ///
@@ -64,6 +64,8 @@ pub struct Log {
 
 struct State {
     to: Box<dyn Write + Send>,
+    /// Whether a line could not be written.
+    incomplete: bool,
     counts: BTreeMap<String, u64>,
     unknown: BTreeMap<String, u64>,
 }
@@ -85,6 +87,7 @@ impl Log {
     fn new(abi: &'static Abi, values: bool, to: Box<dyn Write + Send>, version: &str) -> Log {
         let state = State {
             to,
+            incomplete: false,
             counts: BTreeMap::new(),
             unknown: BTreeMap::new(),
         };
@@ -103,8 +106,14 @@ impl Log {
 
     fn line(&self, text: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // A log that cannot be written ends nothing: the command is what matters.
-        let _written = writeln!(state.to, "trace: {text}");
+        // A log that cannot be written ends nothing: the command is what matters. But nobody shall take it for whole.
+        if let Err(e) = writeln!(state.to, "trace: {text}")
+            && !std::mem::replace(&mut state.incomplete, true)
+        {
+            say::note(format_args!(
+                "gpuslice: the trace cannot be written: {e}; lines are missing"
+            ));
+        }
     }
 
     fn ioctl(&self, node: Node, request: u32, block: &[u8], params: usize) -> Described {

@@ -66,9 +66,24 @@ impl std::fmt::Display for Finding {
     }
 }
 
+/// The mappings of a process as the kernel lists them. Where its first thread has ended they are another thread's to
+/// show; an empty list is none, since no program runs without a mapping.
+fn maps_of(process: Tid) -> Option<String> {
+    let read = |file: &str| {
+        let maps = std::fs::read_to_string(file).ok()?;
+        (!maps.is_empty()).then_some(maps)
+    };
+    read(&format!("/proc/{process}/maps")).or_else(|| {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
+        threads
+            .flatten()
+            .find_map(|t| read(&format!("{}/maps", t.path().display())))
+    })
+}
+
 /// The parts of a process's address space that map the UVM file: (base, length), ascending.
 fn uvm_mappings(tenant: &Tenant, process: Tid) -> Option<Vec<(u64, u64)>> {
-    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).ok()?;
+    let maps = maps_of(process)?;
     Some(procfs::parse_maps(&maps, |device, inode, path| {
         tenant.backend.maps_uvm(device, inode, path)
     }))

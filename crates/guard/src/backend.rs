@@ -3,10 +3,12 @@
 //! Guard classifies a descriptor and executes a call through [`Backend`] only, so that the path that runs on a card is
 //! the path that the tests run without one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 
+use crate::tenant::lock;
 use crate::{procfs, sys};
 
 /// Which device file a descriptor belongs to.
@@ -89,6 +91,9 @@ pub trait Backend: Send + Sync {
 #[derive(Debug)]
 pub struct KernelBackend {
     uvm_major: u32,
+    /// Where the UVM file was seen: major and minor of the file system's device, inode. Its path may be any: a file can
+    /// be bound, linked or renamed.
+    uvm_inodes: Mutex<HashSet<(u32, u32, u64)>>,
 }
 
 /// Major number of `/dev/nvidiactl` and `/dev/nvidiaN`.
@@ -108,13 +113,16 @@ impl KernelBackend {
         let uvm_major = procfs::parse_major(&devices, "nvidia-uvm").ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, "the kernel lists no nvidia-uvm device: load the NVIDIA driver with its nvidia-uvm module")
         })?;
-        Ok(KernelBackend { uvm_major })
+        Ok(KernelBackend {
+            uvm_major,
+            uvm_inodes: Mutex::default(),
+        })
     }
 }
 
 impl Backend for KernelBackend {
     fn classify(&self, fd: BorrowedFd<'_>) -> io::Result<Option<Node>> {
-        let (_, _, device, is_char) = sys::stat_fd(fd)?;
+        let (on, inode, device, is_char) = sys::stat_fd(fd)?;
         if !is_char {
             return Ok(None);
         }
@@ -122,14 +130,23 @@ impl Backend for KernelBackend {
         Ok(match (major, minor) {
             (NVIDIA_MAJOR, CONTROL_MINOR) => Some(Node::Control),
             (NVIDIA_MAJOR, n) if n < MAX_GPUS => Some(Node::Gpu(n)),
-            (m, 0) if m == self.uvm_major => Some(Node::Uvm),
+            (m, 0) if m == self.uvm_major => {
+                lock(&self.uvm_inodes).insert((libc::major(on), libc::minor(on), inode));
+                Some(Node::Uvm)
+            }
             _ => None,
         })
     }
 
-    fn maps_uvm(&self, _device: &str, _inode: u64, path: &str) -> bool {
-        // The mapped file's path as the kernel prints it; a container may have bound the node elsewhere, which keeps
-        // its last component.
+    fn maps_uvm(&self, device: &str, inode: u64, path: &str) -> bool {
+        let number = |hex| u32::from_str_radix(hex, 16).ok();
+        let on = device
+            .split_once(':')
+            .and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+        if on.is_some_and(|(m, n)| lock(&self.uvm_inodes).contains(&(m, n, inode))) {
+            return true;
+        }
+        // On some file systems the two numbers are not those that stat(2) gives; there the name tells.
         path.rsplit('/')
             .next()
             .is_some_and(|name| name == "nvidia-uvm" || name == "nvidia-uvm (deleted)")
@@ -270,6 +287,29 @@ pub(crate) fn lend(fd: &OwnedFd) -> BorrowedFd<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn redteam_the_uvm_file_is_recognised_in_a_mapping_under_any_path() {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A character device with minor 0 stands for it.
+        let stand_in: OwnedFd = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH)
+            .open("/dev/tty")
+            .unwrap()
+            .into();
+        let (on, inode, device, _) = sys::stat_fd(stand_in.as_fd()).unwrap();
+        let backend = KernelBackend {
+            uvm_major: libc::major(device),
+            uvm_inodes: Mutex::default(),
+        };
+        let shown = format!("{:02x}:{:02x}", libc::major(on), libc::minor(on));
+        assert!(!backend.maps_uvm(&shown, inode, "/tmp/bound"));
+        assert_eq!(backend.classify(stand_in.as_fd()).unwrap(), Some(Node::Uvm));
+        assert!(backend.maps_uvm(&shown, inode, "/tmp/bound"));
+        assert!(!backend.maps_uvm(&shown, inode + 1, "/tmp/bound"));
+        assert!(backend.maps_uvm("00:00", 1, "/dev/nvidia-uvm (deleted)"));
+    }
 
     #[test]
     fn a_watched_file_is_recognised_and_its_end_is_noticed_without_holding_it() {

@@ -145,15 +145,24 @@ fn process_of(tid: Tid) -> io::Result<Tid> {
 }
 
 /// The callers seen lately.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Callers {
     known: Mutex<HashMap<Tid, Arc<Caller>>>,
+    most: usize,
 }
 
 /// Ended threads are looked for when this many callers are known, and at each doubling.
 const PRUNE_AT: usize = 128;
 
 impl Callers {
+    /// Nobody yet, and at most `most` at once: each takes two descriptors.
+    pub fn new(most: usize) -> Callers {
+        Callers {
+            known: Mutex::default(),
+            most,
+        }
+    }
+
     /// The caller with this thread id; `fresh` tells that it was opened now, so that the caller must still be waiting
     /// for it to be the right one.
     ///
@@ -176,6 +185,10 @@ impl Callers {
         let mut known = self.known();
         if known.len() >= PRUNE_AT && known.len().is_power_of_two() {
             known.retain(|&tid, _| sys::kill_probe(tid));
+        }
+        if known.len() >= self.most {
+            // They are opened again when they call.
+            known.clear();
         }
         known.insert(tid, caller.clone());
         Ok(caller)

@@ -114,15 +114,19 @@ pub struct Files {
     watch: Box<dyn FileWatch>,
     open: Vec<Arc<OpenFile>>,
     next_uvm: u64,
-    clients: HashMap<FileId, Vec<u32>>,
-    /// The descriptor number on which each client was allocated.
-    client_numbers: HashMap<u32, RawFd>,
+    clients: HashMap<FileId, HashSet<u32>>,
+    /// The file on which each client was allocated, and its number there.
+    client_files: HashMap<u32, (FileId, RawFd)>,
     exports: HashSet<FileId>,
     /// Ranges of a UVM file that the driver made for itself and that a mapping may cover without taking device memory
     /// (semaphore pools): (file, base, length).
     pools: Vec<(UvmFile, u64, u64)>,
     expected: Vec<Expected>,
     managed: bool,
+    /// Files under watch.
+    seen: HashSet<FileId>,
+    /// So many files may be open at once, and so many be watched: the helper needs descriptors for other things.
+    most: usize,
 }
 
 /// What went with files that are gone.
@@ -132,19 +136,22 @@ pub struct Gone {
     pub clients: Vec<u32>,
     /// Exports whose descriptor was closed.
     pub exports: Vec<u64>,
-    /// UVM files that nobody has any more.
-    pub uvm: Vec<UvmFile>,
+    /// UVM files that no process was seen to have any more, still open here: somebody may have one unseen (a process
+    /// that never called, a message between sockets), so what they map is unmapped and not taken for gone.
+    pub uvm: Vec<(UvmFile, OwnedFd)>,
 }
 
 impl Files {
-    /// No file yet.
-    pub fn new(watch: Box<dyn FileWatch>) -> Files {
+    /// No file yet; at most `most` of them at once.
+    pub fn new(watch: Box<dyn FileWatch>, most: usize) -> Files {
         Files {
             watch,
+            seen: HashSet::new(),
+            most,
             open: Vec::new(),
             next_uvm: 1,
             clients: HashMap::new(),
-            client_numbers: HashMap::new(),
+            client_files: HashMap::new(),
             exports: HashSet::new(),
             pools: Vec::new(),
             expected: Vec::new(),
@@ -155,7 +162,7 @@ impl Files {
     /// The entry of a file that a process has under a number, made if the file is new.
     ///
     /// # Errors
-    /// The kernel cannot compare files (kcmp(2)).
+    /// The kernel cannot compare files (kcmp(2)). `EMFILE`: the tenant has more of them than the helper can hold.
     pub fn enter(
         &mut self,
         numbers: &Numbers,
@@ -174,6 +181,9 @@ impl Files {
                 numbers.set(process, number, file.clone());
                 return Ok(file.clone());
             }
+        }
+        if self.open.len() >= self.most {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let uvm = UvmFile(self.next_uvm);
         self.next_uvm += 1;
@@ -196,16 +206,37 @@ impl Files {
     /// # Errors
     /// The file cannot be watched; the client must not stay.
     pub fn add_client(&mut self, fd: BorrowedFd<'_>, number: RawFd, client: u32) -> io::Result<()> {
-        let id = self.watch.identify(fd)?;
-        self.client_numbers.insert(client, number);
-        self.clients.entry(id).or_default().push(client);
+        let id = self.watched(fd)?;
+        // A handle is given again only when its client is gone: the file it was on before has it no more.
+        self.forget_client(client);
+        self.client_files.insert(client, (id, number));
+        self.clients.entry(id).or_default().insert(client);
         Ok(())
+    }
+
+    /// A client was freed: its handle may be another's soon, on another file.
+    pub fn forget_client(&mut self, client: u32) {
+        if let Some((file, _)) = self.client_files.remove(&client)
+            && let Some(clients) = self.clients.get_mut(&file)
+        {
+            clients.remove(&client);
+        }
+    }
+
+    /// Watches a file, if that leaves descriptors for everything else.
+    fn watched(&mut self, fd: BorrowedFd<'_>) -> io::Result<FileId> {
+        let id = self.watch.identify(fd)?;
+        self.seen.insert(id);
+        if self.seen.len() > self.most {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        Ok(id)
     }
 
     /// The number that the file of a client had in its process. A program may have closed it and put another file
     /// there: whether it is the client's file, the driver says.
     pub fn client_number(&self, client: u32) -> Option<RawFd> {
-        self.client_numbers.get(&client).copied()
+        self.client_files.get(&client).map(|&(_, number)| number)
     }
 
     /// An object was exported to this file: its name for the ledger.
@@ -213,7 +244,7 @@ impl Files {
     /// # Errors
     /// The file cannot be watched.
     pub fn add_export(&mut self, fd: BorrowedFd<'_>) -> io::Result<u64> {
-        let id = self.watch.identify(fd)?;
+        let id = self.watched(fd)?;
         self.exports.insert(id);
         Ok(id.0)
     }
@@ -223,7 +254,7 @@ impl Files {
     /// # Errors
     /// The file cannot be asked.
     pub fn export(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
-        let id = self.watch.identify(fd)?;
+        let id = self.watched(fd)?;
         Ok(self.exports.contains(&id).then_some(id.0))
     }
 
@@ -252,11 +283,16 @@ impl Files {
             .collect()
     }
 
-    /// Whether a mapping of a UVM file lies in a range that the driver made for itself.
-    pub fn in_pool(&self, process: Tid, base: u64, length: u64) -> bool {
-        self.pools_of(process)
-            .iter()
-            .any(|&(b, l)| base >= b && length <= l && base - b <= l - length)
+    /// Bytes of all ranges that the driver made for itself in a process's UVM files.
+    pub fn pool_bytes(&self, process: Tid) -> u64 {
+        let bytes = self.pools_of(process).into_iter().map(|(_, l)| l);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Whether a mapping of a UVM file lies in a range that the driver made for itself in this very file.
+    pub fn in_pool(&self, file: UvmFile, base: u64, length: u64) -> bool {
+        let mut pools = self.pools.iter().filter(|&&(f, _, _)| f == file);
+        pools.any(|&(_, b, l)| base >= b && length <= l && base - b <= l - length)
     }
 
     /// A managed mapping was charged; it will appear soon.
@@ -318,7 +354,7 @@ impl Files {
                 Ok(file) => {
                     if file.node == Node::Uvm {
                         self.pools.retain(|&(f, _, _)| f != file.uvm);
-                        gone.uvm.push(file.uvm);
+                        gone.uvm.push((file.uvm, file.fd));
                     }
                 }
                 // A call is on it just now: the next sweep.
@@ -327,8 +363,9 @@ impl Files {
         }
         // Where the kernel cannot tell, nothing is taken for gone.
         for id in self.watch.gone().unwrap_or_default() {
+            self.seen.remove(&id);
             let clients = self.clients.remove(&id).unwrap_or_default();
-            self.client_numbers.retain(|c, _| !clients.contains(c));
+            self.client_files.retain(|c, _| !clients.contains(c));
             gone.clients.extend(clients);
             if self.exports.remove(&id) {
                 gone.exports.push(id.0);

@@ -243,8 +243,8 @@ impl Helper {
             served = self.pool.watch(served);
             if wake != 0 {
                 drain(tenant.wake_fd());
-                if let Some(why) = tenant.condemned() {
-                    self.report(supervisor, &Report::Condemned(why));
+                if tenant.is_condemned() {
+                    audit_due = Some(Instant::now());
                 } else if audit_due.is_none() {
                     audit_due = Some(Instant::now() + AUDIT_EVERY);
                 }
@@ -283,7 +283,12 @@ impl Helper {
                     return 125;
                 }
             }
-            if audit_due.is_some_and(|t| t <= Instant::now()) {
+            let due = audit_due.is_some_and(|t| t <= Instant::now());
+            if due && let Some(why) = self.tenant.condemned() {
+                // Until nobody is left: a program that forks faster than it is found may outlive one attempt.
+                self.report(supervisor, &Report::Condemned(why));
+                audit_due = Some(Instant::now() + AUDIT_EVERY);
+            } else if due {
                 suspicious = self.audit(suspicious);
                 audit_due = self
                     .tenant

@@ -236,7 +236,8 @@ impl Registry {
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(0o644)
+            // Whoever can open it can lock it, and so keep the quota of a slice that has ended.
+            .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)?;
         flock(&file, libc::LOCK_EX | libc::LOCK_NB)?;

@@ -45,6 +45,7 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
         helper,
         others,
         command: None,
+        early: Vec::new(),
         listener_note: None,
     };
     loop {
@@ -78,6 +79,8 @@ struct Run {
     /// Children that were there before the helper.
     others: Vec<Tid>,
     command: Option<Tid>,
+    /// Signals that came before the command was there.
+    early: Vec<i32>,
     listener_note: Option<String>,
 }
 
@@ -85,7 +88,12 @@ impl Run {
     /// What the helper tells. `Some`: `run` is over with this status.
     fn reported(&mut self, report: Report, config: &HelperConfig) -> io::Result<Option<i32>> {
         match report {
-            Report::Started(pid) => self.command = Some(pid),
+            Report::Started(pid) => {
+                self.command = Some(pid);
+                for number in std::mem::take(&mut self.early) {
+                    self.hand_on(number);
+                }
+            }
             Report::Ended(status) => return Ok(Some(sys::exit_code(status))),
             Report::Finished(status) => {
                 // As natively, the memory is free when the command has ended: the helper's end frees it.
@@ -106,7 +114,9 @@ impl Run {
                 }));
             }
             Report::Condemned(why) => {
-                eprintln!("gpuslice: ending the tenant '{}': {why}", config.name);
+                if self.listener_note.is_none() {
+                    eprintln!("gpuslice: ending the tenant '{}': {why}", config.name);
+                }
                 self.listener_note = Some(why);
                 self.kill_tenant();
             }
@@ -131,11 +141,20 @@ impl Run {
     }
 
     /// Signals meant for the command are handed on; those of the terminal have reached it already.
-    fn signalled(&self, number: i32, sender: Tid) {
+    fn signalled(&mut self, number: i32, sender: Tid) {
         let from_terminal = sender == 0;
         if number == libc::SIGCHLD || from_terminal {
             return;
         }
+        if self.command.is_some() {
+            self.hand_on(number);
+        } else {
+            // The command is not there yet.
+            self.early.push(number);
+        }
+    }
+
+    fn hand_on(&self, number: i32) {
         if let Some(command) = self.command {
             // It may have ended in this moment.
             let _sent = sys::kill(command, number);

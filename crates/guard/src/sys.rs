@@ -614,6 +614,17 @@ pub fn raise_descriptor_limit() {
     }
 }
 
+/// How many descriptors this process may have (getrlimit(2)).
+pub fn descriptor_limit() -> usize {
+    // SAFETY: `limit` is a live `struct rlimit`; the call fills it or leaves it zeroed.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit
+    };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// Keeps the heap of a many-threaded helper small: one malloc arena, freed memory given back (mallopt(3)).
 pub fn small_heap() {
     // SAFETY: mallopt takes two integers and is called before any other thread exists.

@@ -4,12 +4,12 @@
 //! bookkeeping only, never across a driver call; the first two are held across the driver call whose order they keep.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use policy::ledger::{ClientHandle, DeviceIndex, Ledger, LedgerWalls, Pid};
+use policy::ledger::{ClientHandle, DeviceIndex, Ledger, LedgerWalls, Pid, UvmFile};
 use policy::units::Bytes;
 use rm::Abi;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Backend;
 use crate::caller::Callers;
 use crate::files::{Files, Numbers};
-use crate::rmcall::{Gpu, OwnClient};
+use crate::rmcall::{self, Gpu, OwnClient};
 use crate::sys::{self, Tid};
 use crate::trace::Trace;
 
@@ -123,6 +123,9 @@ pub enum Unknown {
     Control(u32),
 }
 
+/// No program makes so many different calls that the table lacks; what makes more is not worth counting.
+const MOST_UNKNOWN: usize = 1024;
+
 const ORDER_SHARDS: usize = 64;
 
 /// Everything the helper knows of its tenant.
@@ -159,6 +162,7 @@ pub struct Tenant {
     processes: Processes,
     unknown: Mutex<HashMap<Unknown, u64>>,
     condemned: Mutex<Option<String>>,
+    is_condemned: AtomicBool,
     wake: OwnedFd,
 }
 
@@ -176,7 +180,10 @@ impl Tenant {
         own: OwnClient,
     ) -> io::Result<Tenant> {
         let quotas: Vec<Bytes> = devices.iter().map(|d| d.quota).collect();
-        let files = Files::new(backend.watch()?);
+        let limit = sys::descriptor_limit();
+        // A quarter each for the tenant's open files, those watched, and its threads (two each); half of the rest for
+        // its processes.
+        let files = Files::new(backend.watch()?, limit / 4);
         Ok(Tenant {
             name,
             abi,
@@ -184,7 +191,7 @@ impl Tenant {
             walls,
             devices,
             own,
-            callers: Callers::default(),
+            callers: Callers::new(limit / 8),
             numbers: Numbers::default(),
             helper: std::process::id() as Tid,
             device_memory: RwLock::new(()),
@@ -194,9 +201,10 @@ impl Tenant {
             order: (0..ORDER_SHARDS).map(|_| Mutex::new(())).collect(),
             ledger: Mutex::new(Ledger::with_walls(&quotas, walls.ledger())),
             files: Mutex::new(files),
-            processes: Processes::new()?,
+            processes: Processes::new(limit / 8)?,
             unknown: Mutex::default(),
             condemned: Mutex::default(),
+            is_condemned: AtomicBool::new(false),
             wake: event_fd()?,
         })
     }
@@ -260,6 +268,9 @@ impl Tenant {
     /// Counts a call that the table does not know, and says so once.
     pub fn count_unknown(&self, what: Unknown) {
         let mut unknown = lock(&self.unknown);
+        if unknown.len() >= MOST_UNKNOWN && !unknown.contains_key(&what) {
+            return;
+        }
         let n = unknown.entry(what).or_insert(0);
         *n += 1;
         if *n == 1 {
@@ -273,7 +284,8 @@ impl Tenant {
 
     /// One line to the user.
     pub fn say(&self, line: &str) {
-        eprintln!("gpuslice[{}]: {line}", self.name);
+        // Who reads the errors may have gone: the tenant goes on.
+        let _said = writeln!(io::stderr(), "gpuslice[{}]: {line}", self.name);
     }
 
     /// Ends the tenant: it did what only an attack does.
@@ -283,7 +295,13 @@ impl Tenant {
             *reason = Some(why);
         }
         drop(reason);
+        self.is_condemned.store(true, Ordering::Relaxed);
         wake(&self.wake);
+    }
+
+    /// Whether the tenant must end: none of its calls is served any more.
+    pub fn is_condemned(&self) -> bool {
+        self.is_condemned.load(Ordering::Relaxed)
     }
 
     /// Why the tenant must end, if it must.
@@ -317,7 +335,8 @@ impl Tenant {
     /// Gives up files that no process has any more.
     pub fn sweep(&self) {
         let alive = self.processes.alive();
-        let gone = self.files().sweep(&self.numbers, &alive, self.helper);
+        let mut files = self.files();
+        let gone = files.sweep(&self.numbers, &alive, self.helper);
         let mut ledger = self.ledger();
         for client in gone.clients {
             ledger.free_client(ClientHandle(client));
@@ -325,9 +344,34 @@ impl Tenant {
         for export in gone.exports {
             ledger.drop_export(export);
         }
-        for file in gone.uvm {
-            ledger.close_uvm(file);
+        // Until here the handle of a client that has just gone cannot be entered again.
+        drop((ledger, files));
+        for (id, file) in gone.uvm {
+            self.unmap_all(id, file.as_fd());
         }
+    }
+
+    /// Takes what a UVM file maps out of it and gives the charge back. No process was seen to have the file.
+    fn unmap_all(&self, id: UvmFile, file: BorrowedFd<'_>) {
+        use rm::layout::uvm_unmap_external as l;
+        let mapped: Vec<(DeviceIndex, u64, u64)> = self.ledger().mapped_by(id).collect();
+        for (device, base, length) in mapped {
+            // Room behind the block, as behind every other.
+            let mut block = [0u8; l::SIZE + 64];
+            rmcall::put_u64(&mut block, l::BASE, base);
+            rmcall::put_u64(&mut block, l::LENGTH, length);
+            block[l::GPU_UUID..][..16].copy_from_slice(&self.device(device).gpu.uuid_bytes);
+            let unmapped = self
+                .backend
+                .ioctl(file, rm::uvm::UNMAP_EXTERNAL, &mut block);
+            // Whatever its status says, nothing is mapped there now: UVM refuses only where there is no range, or no
+            // address space of the GPU, to have a mapping in.
+            if unmapped.is_err() {
+                return;
+            }
+            self.ledger().unmap(id, device, base, length);
+        }
+        self.ledger().close_uvm(id);
     }
 
     /// Charges for a call of `thread`, after another look at what was given back if it does not fit at once.
@@ -391,10 +435,12 @@ pub struct Processes {
     known: Mutex<HashMap<Tid, OwnedFd>>,
     /// Something changed since the last audit.
     active: AtomicBool,
+    /// So many may be known at once: each takes a descriptor.
+    most: usize,
 }
 
 impl Processes {
-    fn new() -> io::Result<Processes> {
+    fn new(most: usize) -> io::Result<Processes> {
         // SAFETY: the call takes flags and returns a new descriptor or -1.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -406,17 +452,21 @@ impl Processes {
             epoll,
             known: Mutex::default(),
             active: AtomicBool::new(false),
+            most,
         })
     }
 
     /// A call of this process is being served: its end will be noticed.
     ///
     /// # Errors
-    /// The process is gone.
+    /// The process is gone. `EMFILE`: there are more than the helper can watch.
     pub fn note(&self, process: Tid) -> io::Result<()> {
         let mut known = lock(&self.known);
         if known.contains_key(&process) {
             return Ok(());
+        }
+        if known.len() >= self.most {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let pidfd = sys::pidfd_open(process, 0)?;
         let mut event = libc::epoll_event {

@@ -84,6 +84,9 @@ const LIBRARY: &str = "SIMCUDA_LIBRARY";
 /// The cases, and the node that each runs against.
 const CASES: &[(&str, &str)] = &[
     ("exports", "1xH200"),
+    ("b20_nothing_given", "1xH200"),
+    ("b40_first_calls", "1xH200"),
+    ("b56_process_lists", "1xH200"),
     ("memory", "1xH200"),
     ("small_memory", "1xH200"),
     ("limits", "1xH200"),

@@ -347,7 +347,8 @@ fn copy_self(address: u64, local: libc::iovec, call: ProcessVm) -> io::Result<()
     };
     // SAFETY: `local` describes a live slice; the kernel checks every byte of `remote` against the address space. A
     // write goes only where the ioctl's caller pointed, which is memory it means to be written.
-    let copied = unsafe { call(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    // By thread: the first one, whose number is the process's, may have ended, and with it its way to the memory.
+    let copied = unsafe { call(libc::gettid(), &raw const local, 1, &raw const remote, 1, 0) };
     match usize::try_from(copied) {
         Ok(count) if count == local.iov_len => Ok(()),
         Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),

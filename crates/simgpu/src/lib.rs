@@ -13,7 +13,7 @@ pub mod spec;
 mod wire;
 pub mod work;
 
-/// Version of the driver that the simulated node claims to run.
+/// Version of the driver that a simulated node behaves like, and claims to run unless its name says otherwise.
 pub const DRIVER_VERSION: &str = "580.159.04";
 
 /// Name of the environment variable that holds the path of the server's socket.

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::DRIVER_VERSION;
+
 /// The devices of one simulated node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeSpec {
     /// The GPUs, in the order of their minor numbers.
     pub devices: Vec<DeviceSpec>,
+    /// Version that the driver says it has. It behaves as [`DRIVER_VERSION`] whatever it says.
+    pub driver: String,
 }
 
 /// One simulated GPU.
@@ -94,7 +98,8 @@ impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "no simulated node is called {:?}: write COUNTxMODEL, COUNT 1 to {MAX_DEVICES}, MODEL H200 (2xH200)",
+            "no simulated node is called {:?}: write COUNTxMODEL, COUNT 1 to {MAX_DEVICES}, MODEL H200 (2xH200), and \
+             @VERSION for a driver that says it has another version (2xH200@580.200.01)",
             self.asked
         )
     }
@@ -104,6 +109,8 @@ impl std::error::Error for SpecError {}
 
 /// Most GPUs of one node: what `CARD_INFO` of an ordinary server shows, with room.
 const MAX_DEVICES: u8 = 16;
+/// What `CHECK_VERSION_STR` has room for, with the NUL.
+const LONGEST_VERSION: usize = 63;
 
 impl FromStr for NodeSpec {
     type Err = SpecError;
@@ -112,13 +119,18 @@ impl FromStr for NodeSpec {
         let error = || SpecError {
             asked: text.to_owned(),
         };
-        let (count, model) = text.split_once(['x', 'X']).ok_or_else(error)?;
+        let (cards, driver) = text.split_once('@').unwrap_or((text, DRIVER_VERSION));
+        let (count, model) = cards.split_once(['x', 'X']).ok_or_else(error)?;
         let count: u8 = count.parse().map_err(|_| error())?;
-        if !(1..=MAX_DEVICES).contains(&count) || !model.eq_ignore_ascii_case("H200") {
+        let is_version = (1..=LONGEST_VERSION).contains(&driver.len())
+            && driver.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        if !(1..=MAX_DEVICES).contains(&count) || !model.eq_ignore_ascii_case("H200") || !is_version
+        {
             return Err(error());
         }
         Ok(NodeSpec {
             devices: (0..count).map(DeviceSpec::h200).collect(),
+            driver: driver.to_owned(),
         })
     }
 }
@@ -137,11 +149,15 @@ mod tests {
             node.devices[1].uuid_text(),
             "GPU-53494d00-4832-4000-8000-677075736c01"
         );
+        assert_eq!(node.driver, DRIVER_VERSION);
+        assert_eq!("1xH200@999.1".parse::<NodeSpec>().unwrap().driver, "999.1");
     }
 
     #[test]
     fn what_is_no_node_is_refused_with_the_text_in_the_message() {
-        for text in ["", "H200", "0xH200", "17xH200", "2xA100", "-1xH200", "2x"] {
+        for text in [
+            "", "H200", "0xH200", "17xH200", "2xA100", "-1xH200", "2x", "1xH200@", "1xH200@x",
+        ] {
             let error = text.parse::<NodeSpec>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
             assert!(!error.contains('\n'));

@@ -18,8 +18,7 @@ use testkit::outside::{Finding, Line, Neighbour, Observer, Program, Told};
 use testkit::raw;
 
 use crate::args::DemoOptions;
-use crate::embed::{self, PrivateFolder};
-use crate::{Failure, sim};
+use crate::{Failure, embed, say, sim};
 use checks::{CHECKS, Check};
 
 /// The node of the demo.
@@ -62,6 +61,15 @@ struct Stage {
     bob: Mutex<Option<Neighbour>>,
 }
 
+/// Says that the demo is over when it is dropped, also where a panic passes: Bob's thread would be waited for for ever.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs the demo; returns its exit status.
 ///
 /// # Errors
@@ -76,10 +84,12 @@ pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
         )
         .into());
     }
-    eprintln!("gpuslice demo: starting a simulated node with two NVIDIA H200");
+    say::note(format_args!(
+        "gpuslice demo: starting a simulated node with two NVIDIA H200"
+    ));
     let node = sim::Node::start(NODE)?;
-    let folder = PrivateFolder::new("demo")?;
-    let attacker = embed::unpack_attacker(folder.path())?
+    // Into the node's folder: the node's process removes it, also where this one is killed.
+    let attacker = embed::unpack_attacker(node.folder())?
         .to_string_lossy()
         .into_owned();
     let observer = Observer::open(&raw::Node::simulated(node.socket()))
@@ -92,16 +102,12 @@ pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
         bob: Mutex::new(None),
     };
     let outcome = stage.play()?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&outcome)?);
-    } else {
-        print!("{}", show::table(&outcome));
-    }
     let closing = show::closing(&outcome, options.without.as_deref());
     if options.json {
-        eprintln!("{closing}")
+        say::print((serde_json::to_string_pretty(&outcome)? + "\n").as_bytes())?;
+        say::note(format_args!("{closing}"));
     } else {
-        println!("{closing}")
+        say::print(format!("{}{closing}\n", show::table(&outcome)).as_bytes())?;
     }
     Ok(u8::from(!outcome.all_well()))
 }
@@ -122,9 +128,10 @@ impl Stage {
         let bob = Program::start(self.slice("bob", BOB, &["0"], None, &["spinner"]))?;
         std::thread::scope(|scope| {
             let bob = scope.spawn(|| self.watch(bob, &over));
+            let until_here = Over(&over);
             let alice = self.honest();
             let found = self.attempts();
-            over.store(true, Ordering::Relaxed);
+            drop(until_here);
             let last_words = bob.join().unwrap_or_default();
             Ok(Outcome {
                 device: format!("{NODE} (simulated, driver {})", simgpu::DRIVER_VERSION),
@@ -240,11 +247,11 @@ impl Stage {
                 scope.spawn(|| {
                     while let Some((at, check)) = next() {
                         let finding = self.attempt(check);
-                        eprintln!(
+                        say::note(format_args!(
                             "gpuslice demo: {} {}",
                             if finding.held { "held:" } else { "FELL:" },
                             check.wall
-                        );
+                        ));
                         found
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner)

@@ -13,7 +13,7 @@ use guard::sys;
 use policy::units::Bytes;
 use serde::Serialize;
 
-use crate::{Failure, backend, human, sim};
+use crate::{Failure, backend, human, say, sim};
 
 /// What one check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -148,11 +148,12 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
         checks,
         gpus,
     };
-    if json {
-        println!("{}", serde_json::to_string(&report)?)
+    let text = if json {
+        serde_json::to_string(&report)? + "\n"
     } else {
-        print!("{}", table(&report))
-    }
+        table(&report)
+    };
+    say::print(text.as_bytes())?;
     Ok(u8::from(!report.run_works))
 }
 
@@ -266,8 +267,8 @@ fn isolation(root: bool, found: &[Check]) -> Vec<Check> {
     let guard = match found.iter().find(|c| c.state == State::Missing) {
         Some(first) => Check::missing(
             "isolation guard",
-            &format!("no: {}", first.name),
-            "mend what is missing",
+            &format!("does not work without: {}", first.name),
+            "see that line",
         ),
         None if root => Check::fine("isolation guard", "memory quotas between users"),
         None => Check::weak(

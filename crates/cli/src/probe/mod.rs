@@ -11,7 +11,7 @@ use policy::units::Bytes;
 use serde::Serialize;
 
 use crate::args::ProbeOptions;
-use crate::{Failure, human};
+use crate::{Failure, human, say};
 use cuda::{Cuda, Device, Event, Memory, Refused, Stream};
 
 /// What a probe found. The names are stable: programs read them.
@@ -111,18 +111,19 @@ pub fn run(options: &ProbeOptions) -> Result<u8, Failure> {
         )?);
     }
     progress.clear();
-    if options.json {
-        println!("{}", serde_json::to_string(&report)?)
+    let text = if options.json {
+        serde_json::to_string(&report)? + "\n"
     } else {
-        print!("{}", table(&report))
-    }
+        table(&report)
+    };
+    say::print(text.as_bytes())?;
     Ok(0)
 }
 
 fn seconds(s: f64) -> Result<Duration, Failure> {
     match Duration::try_from_secs_f64(s) {
         Ok(length) if !length.is_zero() => Ok(length),
-        _ => Err(format!("--seconds {s}: give a time above zero").into()),
+        _ => Err(format!("--seconds {s:?}: give a time above zero, such as 2.5").into()),
     }
 }
 
@@ -258,9 +259,10 @@ fn table(report: &Report) -> String {
     }
     if let Some(a) = &report.alloc {
         text += &format!(
-            "allocated  {} in {} steps of {}, then {}\n",
+            "allocated  {} in {} step{} of {}, then {}\n",
             human(Bytes(a.reached_bytes)),
             a.steps,
+            if a.steps == 1 { "" } else { "s" },
             human(Bytes(a.step_bytes)),
             a.refused_with
         );

@@ -148,10 +148,82 @@ fn a_trace_shows_every_call_and_no_values() {
 }
 
 #[test]
+fn a_reader_that_is_gone_is_no_failure_and_a_full_disk_is_told() {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let node = Node::start("1xH200");
+    let socket = node.socket.as_str();
+    let probe = ["sim", socket, "--", GPUSLICE, "probe"];
+    for words in [
+        &["ps", "--sim", socket][..],
+        &["doctor", "--json", "--sim", socket],
+        &["completions", "bash"],
+        &["man"],
+        &probe,
+        &["run", "--sim", socket, "--memory", "1GiB", "--", "true"],
+        &["sim", socket, "--", "true"],
+    ] {
+        let mut gone = command(words);
+        gone.stdout(closed()).stderr(closed());
+        let status = gone.status().unwrap();
+        assert_eq!(status.code(), Some(0), "{words:?}");
+    }
+    let mut full = command(&["man"]);
+    let disk = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = full.stdout(disk).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "gpuslice: cannot write the output: No space left on device (os error 28)\n"
+    );
+}
+
+#[test]
+fn sim_on_a_socket_where_no_node_answers_runs_nothing() {
+    gpuslice(&["sim", "/nonexistent/socket", "--", "true"])
+        .refused(&["/nonexistent/socket", "gpuslice sim"]);
+    let folder = Folder::new("long");
+    let long = folder.path().join("a".repeat(120));
+    fs::create_dir(&long).unwrap();
+    let mut sim = command(&["sim", "1xH200", "--", "true"]);
+    sim.env("TMPDIR", &long);
+    finish(sim).refused(&["socket", "TMPDIR"]);
+    assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_says_so_once() {
+    let done = gpuslice(&[
+        "trace",
+        "--sim",
+        "1xH200",
+        "--output",
+        "/dev/full",
+        "--",
+        GPUSLICE,
+        "probe",
+    ])
+    .ended(0);
+    assert_eq!(
+        done.err.matches("lines are missing").count(),
+        1,
+        "{}",
+        done.err
+    );
+}
+
+#[test]
 fn completions_and_manual_know_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let text = gpuslice(&["completions", shell]).ended(0).out;
         assert!(text.contains("overcommit"), "{shell}");
+        assert!(
+            !text.contains("__helper") && !text.contains("__tenant"),
+            "{shell}"
+        );
     }
     let page = gpuslice(&["man"]).ended(0).out;
     assert!(
@@ -161,4 +233,5 @@ fn completions_and_manual_know_the_commands() {
         "{page}"
     );
     assert!(!page.contains("__helper"));
+    assert!(page.contains("\\-\\- <\\fICMD\\fR>...\n"), "{page}");
 }

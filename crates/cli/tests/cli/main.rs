@@ -1,5 +1,7 @@
 //! The built binary on simulated nodes: no GPU and no root needed.
 
+mod cases;
 mod commands;
 mod common;
+mod cuda;
 mod run;

@@ -1,7 +1,10 @@
 //! `gpuslice run` on simulated nodes: limits, exit statuses, which cards, who else is there.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Stdio;
 
 use crate::common::{
     Done, Folder, GIB, GPUSLICE, MIB, Node, command, finish, gpuslice, is_root, total, wait_until,
@@ -89,6 +92,10 @@ fn a_signal_to_run_reaches_the_command() {
     let mut slice = node.slice(&["--memory", "1GiB"]);
     // SAFETY: kill(2) of a child that has not been waited for.
     unsafe { libc::kill(slice.0.id() as i32, libc::SIGTERM) };
+    // Not `wait`, which closes the command's input first, and so ends it before the signal does.
+    wait_until("the signal has ended it", || {
+        slice.0.try_wait().unwrap().is_some()
+    });
     assert_eq!(slice.0.wait().unwrap().code(), Some(128 + libc::SIGTERM));
 }
 
@@ -96,13 +103,16 @@ fn a_signal_to_run_reaches_the_command() {
 fn our_own_failures_are_one_line_and_125() {
     run(&["--isolation", "mig"], &["true"]).refused(&["mig", "not in this version", "guard"]);
     run(&["--isolation", "shim"], &["true"]).refused(&["shim", "not in this version"]);
-    run(&["--name", "a/b"], &["true"]).refused(&["--name a/b"]);
+    run(&["--name", "a/b"], &["true"]).refused(&["--name \"a/b\""]);
     run(&["--memory", "2TiB"], &["true"]).refused(&["2 TiB"]);
     run(&["--user", "no-such-user"], &["true"]).refused(&["no-such-user"]);
     gpuslice(&["run", "--sim", "3xA100", "--", "true"]).refused(&["3xA100", "H200"]);
     gpuslice(&["run", "--sim", "/nonexistent/socket", "--", "true"])
         .refused(&["/nonexistent/socket", "gpuslice sim"]);
     gpuslice(&["run", "--without", "quota_exact", "--", "true"]).refused(&["--without", "--sim"]);
+    run(&["--name", "a\nb"], &["true"]).refused(&["--name \"a\\nb\""]);
+    let negative = run(&["--memory", "-5GiB"], &["true"]).ended(125).err;
+    assert!(negative.contains("size \"-5GiB\""), "{negative}");
     assert_eq!(
         gpuslice(&["run", "--memory", "2GB", "--", "true"]).code,
         Some(125),
@@ -277,6 +287,9 @@ fn the_tenant_inherits_nothing_of_ours() {
 fn a_slice_inside_a_slice_is_refused_with_the_reason() {
     let inner = format!("{GPUSLICE} run --sim 1xH200 -- true");
     run(&["--memory", "1GiB"], &["sh", "-c", &inner]).refused(&["already inside a slice"]);
+    // On the node of the outer one, whose driver answers only through the slice.
+    let inner = format!("{GPUSLICE} run --memory 1GiB -- true");
+    run(&["--memory", "1GiB"], &["sh", "-c", &inner]).refused(&["already inside a slice"]);
 }
 
 #[test]
@@ -340,6 +353,34 @@ fn as_root_each_slice_has_its_own_user() {
     assert_eq!(lines[0], "nobody");
     assert_ne!(lines[1], "/root");
     assert_eq!(lines[2], "NoNewPrivs:\t1");
+}
+
+#[test]
+fn where_nothing_is_free_a_run_without_memory_says_so() {
+    let node = Node::start("1xH200");
+    let _all = node.slice(&["--name", "all"]);
+    gpuslice(&node.run(&[], &["true"])).refused(&["granted to others", "--overcommit"]);
+    gpuslice(&node.run(&["--memory", "1GiB"], &["true"])).refused(&["\"all\"", "--overcommit"]);
+}
+
+#[test]
+fn a_demo_that_is_interrupted_leaves_nothing_behind() {
+    let folder = Folder::new("interrupted");
+    let entries = || fs::read_dir(folder.path()).unwrap().count();
+    let mut demo = command(&["demo"]);
+    demo.env("TMPDIR", folder.path())
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut demo = demo.spawn().unwrap();
+    let mut said = BufReader::new(demo.stderr.take().unwrap()).lines();
+    let first_held = said.find(|line| line.as_ref().unwrap().contains("held:"));
+    assert!(first_held.is_some() && entries() > 0);
+    // As a terminal does for Ctrl-C.
+    // SAFETY: kill(2) of the group of a child that has not been waited for.
+    unsafe { libc::kill(-(demo.id() as i32), libc::SIGINT) };
+    assert_eq!(demo.wait().unwrap().signal(), Some(libc::SIGINT));
+    wait_until("its folders are removed", || entries() == 0);
 }
 
 #[test]

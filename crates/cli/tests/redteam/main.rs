@@ -1,5 +1,6 @@
 //! Attacks on a slice, each as a program that a tenant would run (crate testkit), on a simulated node.
 
+mod attacks;
 mod shapes;
 mod stage;
 mod threats;

@@ -55,7 +55,23 @@ impl Stage {
 
     /// Starts a tenant's program in a slice of its own on the first card.
     pub fn start(&self, name: &str, words: &[&str]) -> Program {
-        let mut command = Command::new(BINARY);
+        self.start_by(Command::new(BINARY), name, words)
+    }
+
+    /// Plays a program in a slice whose processes, the helper's too, may have so many descriptors each.
+    pub fn play_with_descriptors(&self, most: u32, words: &[&str]) -> Played {
+        let mut shell = Command::new("sh");
+        shell
+            .arg("-c")
+            .arg(format!("ulimit -n {most}; exec \"$0\" \"$@\""))
+            .arg(BINARY);
+        self.serve(
+            self.start_by(shell, words[0], words),
+            &Neighbours::default(),
+        )
+    }
+
+    fn start_by(&self, mut command: Command, name: &str, words: &[&str]) -> Program {
         command.args(["run", "--sim"]).arg(&self.socket).args([
             "--gpu",
             "0",

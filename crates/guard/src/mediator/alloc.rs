@@ -103,9 +103,14 @@ impl Worker<'_> {
             Account::Charges(Charge::MemoryAllocation) if self.takes_device_memory(class) => {
                 self.alloc_memory_object(call, &form, &request)
             }
-            Account::Charges(Charge::Measured) if device.is_some() => {
-                self.alloc_measured(call, &form, &request)
-            }
+            Account::Charges(Charge::Measured) => match device {
+                Some(device) => self.alloc_measured(call, &form, &request, device),
+                None => {
+                    // As with memory: what takes some hangs below a device of the slice.
+                    self.set_status(&form, Status::OBJECT_NOT_FOUND);
+                    Ok(0)
+                }
+            },
             _ => self.alloc_plain(call, &form, &request),
         };
         self.arg.restore(l::P_ALLOC_PARMS, 8);
@@ -203,7 +208,12 @@ impl Worker<'_> {
 
     /// An object without device memory of its own.
     fn alloc_plain(&mut self, call: &Call, form: &Form, request: &Request) -> Result<i32, Stop> {
-        let _order = self.tenant.in_order(request.client);
+        // A client is made under the handle that it asks for, if it does.
+        let of = match request.class.kind {
+            Kind::Client => self.new_handle(),
+            _ => request.client,
+        };
+        let _order = self.tenant.in_order(of);
         let value = self.execute(call)?;
         if self.status(form) == Status::OK {
             self.enter(call, form, request)?;
@@ -314,8 +324,13 @@ impl Worker<'_> {
 
     /// An object that takes memory nobody states (context buffers, instance memory): the memory that is free before and
     /// after tells how much. What it took last time is charged beforehand.
-    fn alloc_measured(&mut self, call: &Call, form: &Form, request: &Request) -> Result<i32, Stop> {
-        let device = request.device.expect("the caller has checked");
+    fn alloc_measured(
+        &mut self,
+        call: &Call,
+        form: &Form,
+        request: &Request,
+        device: DeviceIndex,
+    ) -> Result<i32, Stop> {
         let gpu = &self.tenant.device(device).gpu;
         let engine = if request.class.kind == Kind::ChannelGroup && self.params.len() > 0 {
             self.params.u32(layout::channel_group_alloc::ENGINE_TYPE)

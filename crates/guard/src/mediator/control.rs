@@ -7,6 +7,7 @@ use rm::{Control, Count, Decision, Status, layout};
 
 use super::escapes::limit_share_type;
 use super::{Call, Outcome, Stop, Worker};
+use crate::backend::Node;
 use crate::sys::TenantPtr;
 use crate::tenant::Unknown;
 
@@ -190,19 +191,32 @@ impl Worker<'_> {
             let count = usize::from(self.params.u32(2124) as u16).min(512);
             (0..count).map(|i| self.params.u32(76 + 4 * i)).collect()
         };
+        // The driver exports to control files alone.
+        if self.tenant.backend.classify(file.as_fd())? != Some(Node::Control) {
+            return self.refuse(Status::INVALID_ARGUMENT);
+        }
         let export = self.tenant.files().add_export(file.as_fd())?;
+        let exported = || {
+            let some = objects.iter().filter(|&&o| o != 0);
+            some.map(|&o| (ClientHandle(client), ObjectHandle(o)))
+        };
         let _order = self.tenant.in_order(client);
-        for &object in objects.iter().filter(|&&o| o != 0) {
-            let held = self.tenant.ledger().hold_export(
-                ClientHandle(client),
-                ObjectHandle(object),
-                export,
-            );
-            if held.is_err() {
-                return self.refuse(Status::OBJECT_NOT_FOUND);
+        if !exported().all(|(client, object)| self.tenant.ledger().knows(client, object)) {
+            return self.refuse(Status::OBJECT_NOT_FOUND);
+        }
+        let value = self.execute(call)?;
+        if self.ok() {
+            for (client, object) in exported() {
+                let held = self.tenant.ledger().hold_export(client, object, export);
+                if held.is_err() {
+                    self.tenant.condemn(format!(
+                        "client {:#x} exported an object that the ledger lost",
+                        client.0
+                    ));
+                }
             }
         }
-        Ok(self.execute(call)?)
+        Ok(value)
     }
 
     /// Only what this tenant exported may be imported by it.
@@ -212,6 +226,9 @@ impl Worker<'_> {
         let (Some(file), true) = (file, self.params.len() >= needed) else {
             return self.refuse(Status::INVALID_ARGUMENT);
         };
+        if self.tenant.backend.classify(file.as_fd())? != Some(Node::Control) {
+            return self.refuse(Status::INVALID_ARGUMENT);
+        }
         let Some(export) = self.tenant.files().export(file.as_fd())? else {
             return self.refuse(Status::INSUFFICIENT_PERMISSIONS);
         };

@@ -28,7 +28,31 @@ const ALLOC_RANGE: u32 = 14;
 /// the caller, which is the helper (27: `RM_ALLOC_MEMORY` does the same in the tenant).
 const VID_HEAP_FUNCTIONS: [u32; 8] = [ALLOC_SIZE, FREE, 5, ALLOC_TILED, ALLOC_RANGE, 15, 16, 18];
 
+/// Calls that act for the client at the start of their block. The driver asks whether the caller's process or user may,
+/// and to it the caller is the helper, which has a client of its own.
+const ACTS_FOR_A_CLIENT: [u8; 12] = [
+    nr::RM_FREE,
+    nr::RM_CONTROL,
+    nr::RM_ALLOC,
+    nr::RM_DUP_OBJECT,
+    nr::RM_SHARE,
+    nr::RM_VID_HEAP_CONTROL,
+    nr::RM_MAP_MEMORY,
+    nr::RM_UNMAP_MEMORY,
+    nr::RM_ALLOC_CONTEXT_DMA2,
+    nr::RM_MAP_MEMORY_DMA,
+    nr::RM_UNMAP_MEMORY_DMA,
+    nr::RM_UPDATE_DEVICE_MAPPING_INFO,
+];
+
 impl Worker<'_> {
+    /// Whether the client at the start of the block is this tenant's. Nobody is named where a client is made.
+    fn acts_for_own_client(&self) -> bool {
+        let client = self.arg.u32(0);
+        let known = self.tenant.ledger().client_owner(ClientHandle(client));
+        client == 0 || known.is_some()
+    }
+
     pub(super) fn escape(&mut self, call: &Call) -> Outcome {
         let number = call.request as u8;
         let size = (call.request >> 16 & 0x3fff) as usize;
@@ -36,6 +60,11 @@ impl Worker<'_> {
             self.unknown(Unknown::Escape(number));
             return Err(Stop::Errno(libc::EINVAL));
         };
+        // The filter takes a bare number for a UVM word, and here it has no size: the driver refuses it too.
+        let sized = entry.sizes.iter().any(|&s| usize::from(s) == size);
+        if !sized && !rm::UNSIZED_ESCAPES.contains(&number) {
+            return Err(Stop::Errno(libc::EINVAL));
+        }
         self.extra.clear();
         if matches!(number, nr::RM_CONTROL | nr::RM_ALLOC) {
             self.load_arg(call, size)?;
@@ -51,6 +80,9 @@ impl Worker<'_> {
         }
         if !self.names_only_own(&self.arg, entry.foreign) {
             return self.finish_with_status(call, status_at, Status::INSUFFICIENT_PERMISSIONS);
+        }
+        if ACTS_FOR_A_CLIENT.contains(&number) && !self.acts_for_own_client() {
+            return self.finish_with_status(call, status_at, Status::INVALID_CLIENT);
         }
         match number {
             nr::RM_ALLOC => self.alloc(call, size),
@@ -108,6 +140,16 @@ impl Worker<'_> {
             return Ok(false);
         };
         let file = call.caller.descriptor(number)?;
+        // Another thread may free the object now and allocate memory under its handle: what the driver says and its
+        // entry are one step.
+        let _order = self.tenant.in_order(client);
+        if self
+            .tenant
+            .ledger()
+            .knows(ClientHandle(client), ObjectHandle(memory))
+        {
+            return Ok(true);
+        }
         if self.tenant.backend.classify(file.as_fd())? != Some(Node::Control) {
             return Ok(false);
         }
@@ -148,17 +190,21 @@ impl Worker<'_> {
         use layout::nvos00 as l;
         self.still_waiting(call)?;
         let (client, handle) = (self.arg.u32(l::H_ROOT), self.arg.u32(l::H_OBJECT_OLD));
-        let _memory = self.tenant.device_memory.read();
-        let _order = self.tenant.in_order(client);
+        let memory = self.tenant.device_memory.read();
+        let order = self.tenant.in_order(client);
         let value = self.execute(call)?;
         if self.arg.u32(l::STATUS) == Status::OK.0 {
-            let mut ledger = self.tenant.ledger();
             if client == handle {
-                ledger.free_client(ClientHandle(client));
+                self.tenant.files().forget_client(client);
+                self.tenant.ledger().free_client(ClientHandle(client));
             } else {
-                ledger.free(ClientHandle(client), ObjectHandle(handle));
+                self.tenant
+                    .ledger()
+                    .free(ClientHandle(client), ObjectHandle(handle));
             }
         }
+        // The tenant's memory may fault for as long as it likes: nobody else waits for that.
+        drop((order, memory));
         self.finish(call, value)
     }
 
@@ -170,7 +216,7 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
         }
         self.still_waiting(call)?;
-        let _order = self.tenant.in_order_two(client, source);
+        let order = self.tenant.in_order_two(client, source);
         let value = self.execute(call)?;
         if self.arg.u32(l::STATUS) == Status::OK.0 {
             let added = self.tenant.ledger().add_alias(
@@ -186,6 +232,7 @@ impl Worker<'_> {
                 ));
             }
         }
+        drop(order);
         self.finish(call, value)
     }
 
@@ -247,12 +294,13 @@ impl Worker<'_> {
             return self.vid_heap_without_memory(call, function, device);
         };
         self.still_waiting(call)?;
-        let _memory = self.tenant.device_memory.read();
-        let _order = self.tenant.in_order(client);
+        let memory = self.tenant.device_memory.read();
+        let order = self.tenant.in_order(client);
         let Some(reservation) = self.tenant.reserve(device, amount, call.caller.tid) else {
+            drop((order, memory));
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };
-        let executed = self.execute(call);
+        let executed = self.execute_vid_heap(call, function);
         let ok = executed.is_ok() && self.arg.u32(l::STATUS) == Status::OK.0;
         if ok {
             let handle = self.arg.u32(layout::nvos32_alloc_size::H_MEMORY);
@@ -267,6 +315,7 @@ impl Worker<'_> {
         } else {
             self.tenant.ledger().cancel(reservation);
         }
+        drop((order, memory));
         let value = executed?;
         self.show_slice_in_vid_heap(device);
         self.finish(call, value)
@@ -281,8 +330,8 @@ impl Worker<'_> {
         use layout::nvos32 as l;
         self.still_waiting(call)?;
         let client = self.arg.u32(l::H_ROOT);
-        let _order = self.tenant.in_order(client);
-        let value = self.execute(call)?;
+        let order = self.tenant.in_order(client);
+        let value = self.execute_vid_heap(call, function)?;
         if self.arg.u32(l::STATUS) == Status::OK.0 {
             let mut ledger = self.tenant.ledger();
             if function == FREE {
@@ -303,10 +352,29 @@ impl Worker<'_> {
                 );
             }
         }
+        drop(order);
         if let Some(device) = device {
             self.show_slice_in_vid_heap(device);
         }
         self.finish(call, value)
+    }
+
+    /// The field `address` is the tenant's pointer and means nothing in the helper: the driver is shown none. What it
+    /// puts there itself is handed on.
+    fn execute_vid_heap(&mut self, call: &Call, function: u32) -> std::io::Result<i32> {
+        use layout::{nvos32_alloc_range as r, nvos32_alloc_size as s, nvos32_alloc_tiled as t};
+        let at = match function {
+            ALLOC_SIZE => s::ADDRESS,
+            ALLOC_TILED => t::ADDRESS,
+            ALLOC_RANGE => r::ADDRESS,
+            _ => return self.execute(call),
+        };
+        self.arg.set_u64(at, 0);
+        let value = self.execute(call);
+        if self.arg.u64(at) == 0 {
+            self.arg.restore(at, 8);
+        }
+        value
     }
 
     /// Memory that an allocation will take: the driver's rounded size. `None`: no allocation can have this size.
@@ -411,7 +479,7 @@ impl Worker<'_> {
             .map(|i| self.arg.u32(l::HANDLES + 4 * i))
             .collect();
         self.still_waiting(call)?;
-        let _order = self.tenant.in_order(client);
+        let order = self.tenant.in_order(client);
         let value = self.execute(call)?;
         let status = self.arg.u32(l::STATUS);
         let new = self.arg.u32(l::FD) as i32;
@@ -441,6 +509,7 @@ impl Worker<'_> {
                 self.arg.set_u32(l::FD, there as u32);
             }
         }
+        drop(order);
         self.finish(call, value)
     }
 }

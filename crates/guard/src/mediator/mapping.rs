@@ -4,7 +4,6 @@
 //! look and the call; therefore the mappings that exist are compared with the ledger afterwards
 //! ([`crate::audit`]), and a mapping nobody charged ends the tenant.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,13 +20,16 @@ use crate::sys::Tid;
 impl Worker<'_> {
     pub(super) fn mmap(&mut self, n: &Notification, caller: &Arc<Caller>) -> Outcome {
         let mut caller = caller.clone();
-        let Ok(file) = self.descriptor(n, &mut caller, n.args[4] as i32) else {
-            // The kernel gives the right error.
+        let file = match self.open_file(n, &mut caller, n.args[4] as i32) {
+            // No such descriptor: the kernel gives the right error.
+            Err(Stop::Errno(libc::EBADF)) => return Ok(Reply::Continue),
+            // What could not be looked at may be the UVM file.
+            Err(e) => return Err(e),
+            Ok(file) => file,
+        };
+        let Some(file) = file.filter(|f| f.node == Node::Uvm) else {
             return Ok(Reply::Continue);
         };
-        if self.tenant.backend.classify(file.as_fd())? != Some(Node::Uvm) {
-            return Ok(Reply::Continue);
-        }
         self.node = Some(Node::Uvm);
         if !self.tenant.walls.managed_charged {
             return Ok(Reply::Continue);
@@ -38,7 +40,7 @@ impl Worker<'_> {
         if !self.listener.still_waiting(n.id) {
             return Err(Stop::Gone);
         }
-        if self.tenant.files().in_pool(caller.process, base, length) {
+        if self.tenant.files().in_pool(file.uvm, base, length) {
             return Ok(Reply::Continue);
         }
         // Managed memory can move to any device of the slice; it is charged to the first, where it is made.

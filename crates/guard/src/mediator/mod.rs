@@ -138,6 +138,9 @@ impl<'t> Worker<'t> {
         self.node = None;
         self.arg.clear();
         self.params.clear();
+        if self.tenant.is_condemned() {
+            return Err(Stop::Errno(libc::EPERM));
+        }
         let caller = self.caller(n)?;
         match i64::from(n.syscall) {
             libc::SYS_ioctl => self.ioctl(n, caller),
@@ -333,7 +336,7 @@ impl<'t> Worker<'t> {
         status_at: Option<usize>,
         status: Status,
     ) -> Outcome {
-        let Some(at) = status_at else {
+        let Some(at) = status_at.filter(|at| at + 4 <= self.arg.len()) else {
             return Err(Stop::Errno(libc::EINVAL));
         };
         self.arg.set_u32(at, status.0);

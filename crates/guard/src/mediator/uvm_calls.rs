@@ -18,6 +18,9 @@ const ILLEGAL_ACTION: u32 = 0x16;
 /// Entries of `perGpuAttributes`, 36 bytes each, the UUID first.
 const PER_GPU: usize = 36;
 const MOST_GPUS: u32 = 256;
+/// Semaphore pools of one process, in bytes: they are memory of the host that no limit of the tenant counts, and what a
+/// racing thread maps in their place is not told apart from them.
+const MOST_POOLS: u64 = 64 << 20;
 /// The fixed part of a mapping's block and the attributes of one GPU: all that most mappings use.
 const HEAD: usize = layout::uvm_map_external::PER_GPU_ATTRIBUTES + PER_GPU;
 
@@ -129,13 +132,21 @@ impl Worker<'_> {
                 return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT);
             }
         }
+        if call.request == uvm::ALLOC_SEMAPHORE_POOL {
+            let length = self.arg.u64(layout::uvm_alloc_semaphore_pool::LENGTH);
+            let had = self.tenant.files().pool_bytes(call.file.owner);
+            if had.saturating_add(length) > MOST_POOLS {
+                return self.finish_with_status(call, status_at, Status::NO_MEMORY);
+            }
+        }
         self.still_waiting(call)?;
-        let _order = id.map(|id| self.tenant.in_order(uvm_shard(id)));
+        let order = id.map(|id| self.tenant.in_order(uvm_shard(id)));
         let value = self.execute(call)?;
         let ok = status_at.is_none_or(|at| self.arg.u32(at) == Status::OK.0);
         if let (true, Some(id)) = (ok, id) {
             self.note_uvm(call.request, id);
         }
+        drop(order);
         self.finish(call, value)
     }
 

@@ -103,6 +103,16 @@ impl Ledger {
         self.cut_all(file, range)
     }
 
+    /// What a UVM file maps of this ledger's memory, as (device, base, length).
+    pub fn mapped_by(&self, file: UvmFile) -> impl Iterator<Item = (DeviceIndex, u64, u64)> + '_ {
+        let maps = self.uvm.get(&file).into_iter();
+        maps.flat_map(|state| &state.maps)
+            .flat_map(|(&device, spans)| {
+                let held = spans.iter().filter(|(_, memory)| memory.is_some());
+                held.map(move |(span, _)| (device, span.start, span.length()))
+            })
+    }
+
     /// Records that a UVM file is gone: its last descriptor and mapping.
     pub fn close_uvm(&mut self, file: UvmFile) -> Freed {
         let state = self.uvm.remove(&file).unwrap_or_default();

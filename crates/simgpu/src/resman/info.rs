@@ -7,7 +7,7 @@ use rm::{Kind, Status, ctrl, layout, nr};
 
 use super::{ABI, Answer, Block, Call, Rm};
 use crate::client::Node;
-use crate::{DRIVER_VERSION, spec::DeviceSpec};
+use crate::spec::DeviceSpec;
 
 /// "No such device" in a list of gpu ids.
 const NO_GPU: u32 = u32::MAX;
@@ -110,10 +110,10 @@ impl Rm {
         use layout::check_version as at;
         let asked = block.0.get(at::VERSION_STRING..).unwrap_or_default();
         let asked = asked.split(|&byte| byte == 0).next().unwrap_or_default();
-        let same = asked == DRIVER_VERSION.as_bytes();
+        let same = asked == self.node.driver.as_bytes();
         let strict = block.u32(at::CMD) == 0;
         block.put_u32(at::REPLY, u32::from(same));
-        block.put_text(at::VERSION_STRING, 64, DRIVER_VERSION);
+        block.put_text(at::VERSION_STRING, 64, &self.node.driver);
         if same || !strict {
             Ok(())
         } else {
@@ -134,11 +134,11 @@ impl Rm {
         let params = call.params.get_or_insert_default();
         Some(match command {
             ctrl::NV0000_SYSTEM_GET_BUILD_VERSION => {
-                for (array, text) in
-                    arrays
-                        .iter_mut()
-                        .zip([DRIVER_VERSION, "simgpu", "gpuslice simulated driver"])
-                {
+                for (array, text) in arrays.iter_mut().zip([
+                    self.node.driver.as_str(),
+                    "simgpu",
+                    "gpuslice simulated driver",
+                ]) {
                     let room = array.bytes.0.len();
                     array.bytes.put_text(0, room, text);
                 }

@@ -233,6 +233,11 @@ impl Rm {
         }
     }
 
+    /// What the driver says its version is.
+    pub fn driver_version(&self) -> &str {
+        &self.node.driver
+    }
+
     fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id

@@ -9,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::Inner;
-use crate::DRIVER_VERSION;
 use crate::client::{Node, peer};
 use crate::proto::{FileId, Reply, Request};
 use crate::resman::{Caller, Shared, runlist};
@@ -132,7 +131,10 @@ impl Connection {
                     None,
                 )
             }
-            Request::DriverVersion => (Reply::Version(DRIVER_VERSION.to_owned()), None),
+            Request::DriverVersion => {
+                let version = self.shared().lock().driver_version().to_owned();
+                (Reply::Version(version), None)
+            }
             Request::Submit(work) => (Reply::Worked(self.submit(work)?), None),
             // An answer nobody asked for.
             Request::Copied(_) | Request::Resolved(_) => return Err(Stop::Gone),

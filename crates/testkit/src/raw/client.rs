@@ -44,13 +44,21 @@ impl Client {
     /// # Errors
     /// The driver refuses.
     pub fn on_file(node: &Node, control_file: OwnedFd) -> Answer<Client> {
+        Client::on_file_as(node, control_file, 0)
+    }
+
+    /// As [`Client::on_file`] with a handle of the caller's choice; 0: the driver chooses.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn on_file_as(node: &Node, control_file: OwnedFd, handle: u32) -> Answer<Client> {
         let mut client = Client {
             node: node.clone(),
             control_file,
             root: 0,
             next: AtomicU32::new(FIRST_HANDLE),
         };
-        client.root = client.alloc_as(0, 0, class::NV01_ROOT_CLIENT, Block::new(0))?;
+        client.root = client.alloc_as(0, handle, class::NV01_ROOT_CLIENT, Block::new(0))?;
         Ok(client)
     }
 

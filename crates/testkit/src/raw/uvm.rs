@@ -216,6 +216,23 @@ impl Uvm {
     }
 }
 
+impl Uvm {
+    /// As [`Uvm::managed`] at an address where nothing else lies: a semaphore pool is mapped the same way.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn managed_at(&self, address: u64, length: u64) -> Answer<Managed> {
+        map_at(
+            address as *mut libc::c_void,
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
+            self.file.as_raw_fd(),
+            address,
+        )
+    }
+}
+
 const ANONYMOUS: i32 = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 fn map_at(

@@ -2,6 +2,7 @@
 //!
 //! Each measures what it got and says what a standing wall gives. With the wall taken away it measures a failure.
 
+mod attacks;
 mod cuda;
 mod fill;
 mod honest;
@@ -118,6 +119,13 @@ const PROGRAMS: &[Entry] = &[
     ("shape_dup", shapes::dup),
     ("shape_scm_rights", shapes::scm_rights),
     ("shape_leader_exit", shapes::leader_exit),
+    ("attack_hidden_holder", attacks::hidden_holder),
+    ("attack_leader_exit_managed", attacks::leader_exit_managed),
+    ("attack_pool_covers_nothing", attacks::pool_covers_nothing),
+    ("attack_client_handle_again", attacks::client_handle_again),
+    ("attack_numbers_without_size", attacks::numbers_without_size),
+    ("attack_no_descriptors_left", attacks::no_descriptors_left),
+    ("attack_refused_export", attacks::refused_export),
     ("hold", shapes::hold),
 ];
 

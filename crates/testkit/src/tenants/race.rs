@@ -107,6 +107,9 @@ fn process(context: &Context, track: &'static Track) -> io::Result<libc::pid_t> 
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
+            // The others would wait at the barrier for ever if the first process were killed.
+            // SAFETY: prctl(2) with integers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             std::thread::scope(|scope| {
                 for _ in 0..THREADS {
                     scope.spawn(|| race(context, track));

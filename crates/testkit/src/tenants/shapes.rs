@@ -20,14 +20,14 @@ const BACK: Duration = Duration::from_secs(2);
 const PART: u64 = GIB;
 
 /// A client that watches the slice.
-struct Watch {
+pub(super) struct Watch {
     client: Client,
     device: Device,
     start: u64,
 }
 
 impl Watch {
-    fn new(context: &Context) -> Result<Watch, Fault> {
+    pub(super) fn new(context: &Context) -> Result<Watch, Fault> {
         let client = Client::open(&context.node)?;
         let device = client.first_device()?;
         let start = device.free_bytes(&client)?;
@@ -39,14 +39,14 @@ impl Watch {
     }
 
     /// Bytes that the slice has less than at the start.
-    fn used(&self) -> Result<u64, Fault> {
+    pub(super) fn used(&self) -> Result<u64, Fault> {
         Ok(self
             .start
             .saturating_sub(self.device.free_bytes(&self.client)?))
     }
 
     /// Waits until so much is used; what is used then, or when the time is over.
-    fn settles(&self, expected: u64) -> Result<u64, Fault> {
+    pub(super) fn settles(&self, expected: u64) -> Result<u64, Fault> {
         let until = Instant::now() + BACK;
         loop {
             let used = self.used()?;
@@ -68,7 +68,7 @@ fn two(used: u64, with: u64, after: u64, what: &str) -> Finding {
 }
 
 /// Runs `body` in a child made by fork, which ends with it; the child's pid.
-fn forked(body: impl FnOnce() -> i32) -> io::Result<libc::pid_t> {
+pub(super) fn forked(body: impl FnOnce() -> i32) -> io::Result<libc::pid_t> {
     // SAFETY: the programs of this module have one thread when they fork, so the child may use all it inherits.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -82,12 +82,12 @@ fn forked(body: impl FnOnce() -> i32) -> io::Result<libc::pid_t> {
 }
 
 /// Closes what a child made by fork has inherited, and leaves the parent's alone.
-fn close_here(file: &impl AsRawFd) {
+pub(super) fn close_here(file: &impl AsRawFd) {
     // SAFETY: the child ends without using or dropping what this number was.
     unsafe { libc::close(file.as_raw_fd()) };
 }
 
-fn wait_for(child: libc::pid_t) -> i32 {
+pub(super) fn wait_for(child: libc::pid_t) -> i32 {
     let mut status = -1;
     // SAFETY: waits for a child of ours; `status` is live.
     unsafe { libc::waitpid(child, &mut status, 0) };

@@ -64,6 +64,109 @@ pub fn exports(library: Library) {
     );
 }
 
+/// Every function, with nothing for every argument: a status, never a crash; and what may be left out is.
+pub fn nothing_given(gpu: Gpu) {
+    type Any = extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
+    let library = gpu.library;
+    for symbol in cuda::driver::SYMBOLS {
+        let address = library.symbol(symbol);
+        assert!(!address.is_null(), "{symbol}");
+        // SAFETY: registers and stack hold zeros for every argument of any type that these functions have, none has
+        // more than these eight words for small values, and whatever it leaves on the stack is the caller's.
+        let function = unsafe { std::mem::transmute::<*mut c_void, Any>(address) };
+        function(0, 0, 0, 0, 0, 0, 0, 0);
+        // Some of them took the context away, which is right.
+        Gpu::new(library);
+    }
+    let gpu = Gpu::new(library);
+    let (mut free, mut total) = (0_usize, 0_usize);
+    let none = std::ptr::null_mut::<usize>();
+    ok!(library, cuMemGetInfo_v2(none => *mut usize, &mut total => *mut usize));
+    ok!(library, cuMemGetInfo_v2(&mut free => *mut usize, none => *mut usize));
+    ok!(library, cuMemGetInfo_v2(none => *mut usize, none => *mut usize));
+    assert!(free > 0 && free < total);
+    // A list of attributes, of which one has no place, and one of an address that is nobody's.
+    let memory = gpu.alloc(4 << 20);
+    let (mut kind, mut managed) = (9_u32, 9_u32);
+    let places = [
+        std::ptr::from_mut(&mut kind).cast::<c_void>(),
+        std::ptr::from_mut(&mut managed).cast(),
+    ];
+    let attributes = [2_u32, 8];
+    ok!(library, cuPointerGetAttributes(2 => u32, attributes.as_ptr() => *const u32,
+        places.as_ptr() => *const *mut c_void, memory => u64));
+    assert_eq!((kind, managed & 0xff), (2, 0));
+    (kind, managed) = (9, 9);
+    let got = call!(library, cuPointerGetAttributes(2 => u32, attributes.as_ptr() => *const u32,
+        places.as_ptr() => *const *mut c_void, 64 => u64));
+    assert_eq!(
+        got, 0,
+        "an address of nobody has no attributes, which is no error"
+    );
+    assert_eq!((kind, managed & 0xff), (0, 0));
+}
+
+/// Whatever a program calls first, and from how many threads at once, it goes on.
+pub fn first_calls(library: Library) {
+    let unknown = [0x5a_u8; 16];
+    let mut table = std::ptr::null::<c_void>();
+    assert_eq!(
+        call!(library, cuGetExportTable(&mut table => *mut *const c_void, &unknown => *const [u8; 16])),
+        NOT_FOUND
+    );
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                ok!(library, cuInit(0 => u32));
+                let mut count = 0;
+                ok!(library, cuDeviceGetCount(&mut count => *mut i32));
+                assert_eq!(count, 1);
+            });
+        }
+    });
+    assert!(start.elapsed() < std::time::Duration::from_secs(5));
+}
+
+/// Each version of the process list has elements of its own size, and writes nothing behind them.
+pub fn process_lists(gpu: Gpu) {
+    let library = gpu.library;
+    const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+    const TOO_SMALL: u32 = 7;
+    ok!(library, nvmlInit_v2());
+    let mut device = 0_usize;
+    ok!(library, nvmlDeviceGetHandleByIndex_v2(0 => u32, &mut device => *mut usize));
+    for (symbol, words) in [
+        ("nvmlDeviceGetComputeRunningProcesses", 2),
+        ("nvmlDeviceGetComputeRunningProcesses_v2", 3),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", 3),
+    ] {
+        let address = library.symbol(symbol);
+        assert!(!address.is_null(), "{symbol}");
+        // SAFETY: the three versions have these arguments (nvml.h); the elements differ.
+        let list = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(usize, *mut u32, *mut u64) -> u32>(
+                address,
+            )
+        };
+        let mut count = 0;
+        assert_eq!(list(device, &mut count, std::ptr::null_mut()), TOO_SMALL);
+        assert_eq!(count, 1, "{symbol}");
+        let mut found = [UNTOUCHED; 12];
+        for room in [1, 4] {
+            count = room;
+            assert_eq!(list(device, &mut count, found.as_mut_ptr()), 0, "{symbol}");
+            assert_eq!(
+                (count, found[0] as u32),
+                (1, std::process::id()),
+                "{symbol}"
+            );
+            assert!(found[1] > 100 << 20, "{symbol}: a context takes memory");
+            assert!(found[words..].iter().all(|w| *w == UNTOUCHED), "{symbol}");
+        }
+    }
+}
+
 /// Without a node there is no device.
 pub fn no_node(library: Library) {
     assert_eq!(call!(library, cuInit(0 => u32)), NO_DEVICE);

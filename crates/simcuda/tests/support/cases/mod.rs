@@ -30,6 +30,9 @@ pub fn run(name: &str, path: &Path) -> bool {
     let library = || Library::load(path);
     match name {
         "exports" => interface::exports(library()),
+        "b20_nothing_given" => interface::nothing_given(Gpu::new(library())),
+        "b40_first_calls" => interface::first_calls(library()),
+        "b56_process_lists" => interface::process_lists(Gpu::new(library())),
         "no_node" => interface::no_node(library()),
         "visible" => interface::visible_devices(library()),
         "devices" => interface::devices(library()),

@@ -1,0 +1,212 @@
+//! Cases about calls: unknown ones, those of others, and a helper in need.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use testkit::outside::Observer;
+use testkit::raw::{Block, Client, Pages, Uvm};
+
+use super::{PART, Talker, line, part, playing, raw, until_told, within};
+use crate::common::{
+    Done, Folder, GIB, GPUSLICE, MIB, Node, finish, gpuslice, is_root, wait_until,
+};
+
+#[test]
+fn b11_what_is_unknown_is_refused_and_told_once() {
+    const TEST: &str = "calls::b11_what_is_unknown_is_refused_and_told_once";
+    if part().is_some() {
+        let (client, device) = raw();
+        let uvm = Uvm::open(client.node()).expect("the uvm file");
+        for _ in 0..3 {
+            let control = client.control(device.subdevice, 0x2080_1fff, &mut Block::new(8));
+            let class = client.alloc(device.device, 0xdead, Block::new(8));
+            let call = uvm.call(200, Block::new(64), 60);
+            assert!(control.is_err() && class.is_err() && call.is_err());
+        }
+        // Nothing hangs, and what is known goes on.
+        device.alloc(&client, MIB, Pages::Default).expect("memory");
+        return;
+    }
+    let node = Node::start("1xH200");
+    let done = finish(within(&node, &["--memory", "1GiB"], TEST, "slice")).ended(0);
+    let told = |word: &str| {
+        let lines = done.err.lines();
+        lines
+            .filter(|l| l.contains("does not know") && l.contains(word))
+            .count()
+    };
+    for word in ["20801fff", "dead", "c8"] {
+        assert_eq!(told(word), 1, "{word}: {}", done.err);
+    }
+}
+
+#[test]
+fn b17_programs_and_their_children_name_their_threads() {
+    // The driver opens these of its own threads, in grandchildren too; the versions behind /proc/driver it only reads.
+    let script = "set -e; printf a >/proc/$$/task/$$/comm; \
+        sh -c 'printf b >/proc/$$/task/$$/comm; sh -c \"printf c >/proc/\\$\\$/comm; read name </proc/\\$\\$/comm; echo \\$name\"; \
+        read name </proc/$$/comm; echo $name'; read name </proc/$$/comm; echo $name; \
+        for f in /proc/driver/nvidia/version /proc/driver/nvidia/params; do test ! -e $f || cat $f >/dev/null; done";
+    let node = Node::start("1xH200");
+    let users: &[&[&str]] = if is_root() {
+        &[&[], &["--user", "nobody"]]
+    } else {
+        &[&[]]
+    };
+    for user in users {
+        let options = [&["--memory", "1GiB"], *user].concat();
+        let done = gpuslice(&node.run(&options, &["sh", "-c", script])).ended(0);
+        assert_eq!(done.out, "c\nb\na\n", "{user:?}");
+    }
+}
+
+#[test]
+fn b31_a_helper_without_descriptors_or_time_lets_nothing_through() {
+    const TEST: &str = "calls::b31_a_helper_without_descriptors_or_time_lets_nothing_through";
+    match part().as_deref() {
+        None => {
+            let node = Node::start("1xH200");
+            // Few descriptors for the supervisor and the helper; the tenant has as many.
+            let run = within(&node, &["--memory", "1GiB"], TEST, "few");
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", "ulimit -n 48; exec \"$0\" \"$@\""])
+                .arg(run.get_program())
+                .args(run.get_args())
+                .env(PART, "few");
+            finish(shell).ended(0);
+            // A helper that is stopped.
+            let mut slice = Talker::start(within(&node, &["--memory", "1GiB"], TEST, "stopped"));
+            let helper: u32 = slice.says("helper").parse().expect("a pid");
+            let observer = Observer::open(&testkit::raw::Node::simulated(Path::new(&node.socket)))
+                .expect("a client outside");
+            let before = observer.memory_of(helper).expect("an answer");
+            guard::sys::kill(helper as i32, libc::SIGSTOP).expect("stop");
+            slice.tell("go on");
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(observer.memory_of(helper).expect("an answer"), before);
+            guard::sys::kill(helper as i32, libc::SIGCONT).expect("continue");
+            assert_eq!(slice.says("got"), "true false");
+            slice.ends();
+        }
+        Some("few") => {
+            let node = testkit::raw::Node::from_environment();
+            let open = || Client::open(&node);
+            let many: Vec<_> = (0..100).map_while(|_| open().ok()).collect();
+            assert!(many.len() < 60, "the helper cannot hold so many files");
+            drop(many);
+            wait_until("the helper has let go of what was closed", || {
+                open().is_ok()
+            });
+            let (client, device) = raw();
+            let memory = device.alloc(&client, GIB, Pages::Default);
+            memory.expect("the whole quota");
+            let more = device.alloc(&client, 64 << 10, Pages::Default);
+            assert_eq!(more, Err(testkit::raw::Fault::NO_MEMORY));
+        }
+        Some(_) => {
+            let (client, device) = raw();
+            // SAFETY: takes nothing and cannot fail.
+            println!("\nhelper {}", unsafe { libc::getppid() });
+            line();
+            let first = device.alloc(&client, 600 * MIB, Pages::Default);
+            let second = device.alloc(&client, 600 * MIB, Pages::Default);
+            println!("got {} {}", first.is_ok(), second.is_ok());
+            until_told();
+        }
+    }
+}
+
+#[test]
+fn b43_b79_calls_that_are_not_the_drivers_answer_as_without_a_slice() {
+    const TEST: &str = "calls::b43_b79_calls_that_are_not_the_drivers_answer_as_without_a_slice";
+    if part().is_some() {
+        let zero = 0_usize;
+        // What a runtime needs before anybody listens, what is new, and what no kernel has.
+        for (name, number) in [
+            ("unknown", 1000),
+            ("clone3", libc::SYS_clone3),
+            ("openat2", libc::SYS_openat2),
+            ("faccessat2", libc::SYS_faccessat2),
+            ("sendmsg", libc::SYS_sendmsg),
+            ("fcntl", libc::SYS_fcntl),
+            ("write", libc::SYS_write),
+            ("close", libc::SYS_close),
+            ("ioctl", libc::SYS_ioctl),
+            ("mmap", libc::SYS_mmap),
+            ("seccomp", libc::SYS_seccomp),
+            ("io_uring_setup", libc::SYS_io_uring_setup),
+            ("userfaultfd", libc::SYS_userfaultfd),
+        ] {
+            // SAFETY: each of these calls fails with these arguments, before it does anything.
+            let done = unsafe { libc::syscall(number, -1, zero, zero, zero, -1, 1) };
+            let error = std::io::Error::last_os_error().raw_os_error();
+            println!("\n{name} {done} {error:?}");
+        }
+        let null = fs::File::open("/dev/null").expect("there is one");
+        for request in [libc::TCGETS, libc::FIONREAD, 0xc030_462b, 0xc020_462a, 39] {
+            let file = std::os::fd::AsRawFd::as_raw_fd(&null);
+            // SAFETY: whatever the call is, nothing is behind the address.
+            let done = unsafe { libc::ioctl(file, request, zero) };
+            let error = std::io::Error::last_os_error().raw_os_error();
+            println!("\nioctl {request:#x} {done} {error:?}");
+        }
+        return;
+    }
+    let said = |done: Done| {
+        let lines = done.out.lines().filter(|l| l.contains("Some("));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let native = said(finish(playing(TEST, "native")).ended(0));
+    let node = Node::start("1xH200");
+    let slice = said(finish(within(&node, &["--memory", "1GiB"], TEST, "slice")).ended(0));
+    assert_eq!(native.len(), 18, "{native:?}");
+    assert_eq!(slice, native);
+}
+
+#[test]
+fn b49_programs_with_rights_of_their_own_are_limited_too() {
+    if !is_root() {
+        eprintln!("not run: only root can make a program that has rights of its own");
+        return;
+    }
+    let folder = Folder::new("rights");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let node = Node::start("1xH200");
+    // Set-user-id; a capability that a slice takes away, and one that it leaves.
+    for (name, mode, capability) in [
+        ("user", 0o4755, None),
+        ("both", 0o6755, None),
+        ("admin", 0o755, Some("cap_sys_admin=p")),
+        ("bind", 0o755, Some("cap_net_bind_service=ep")),
+    ] {
+        let program = folder.path().join(name);
+        fs::copy(GPUSLICE, &program).expect("a copy");
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("a mode");
+        if let Some(capability) = capability {
+            let set = Command::new("setcap")
+                .arg(capability)
+                .arg(&program)
+                .status();
+            if !set.is_ok_and(|s| s.success()) {
+                eprintln!("not run: no setcap, or a file system without capabilities");
+                continue;
+            }
+        }
+        // These programs find no library where the environment says (AT_SECURE), so this one makes the calls itself.
+        let path = program.to_str().expect("a path in UTF-8");
+        let quota = (2 * GIB).to_string();
+        let attack = [path, "__tenant", "quota_exact", &quota];
+        for user in [&["--user", "nobody"][..], &[]] {
+            let options = [&["--memory", &quota], user].concat();
+            let done = gpuslice(&node.run(&options, &attack)).ended(0);
+            let found = done.out.lines().last().expect("a line");
+            let found: serde_json::Value = serde_json::from_str(found).expect("JSON");
+            assert_eq!(found["finding"]["held"], true, "{name}: {found}");
+            assert_eq!(found["finding"]["measured"], 2 * GIB, "{name}");
+        }
+    }
+}
