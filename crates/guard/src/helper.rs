@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{Finding, audit};
+use crate::auditor::{Auditor, Look};
 use crate::backend::Backend;
 use crate::listener::{self, Install};
 use crate::privilege::{self, User};
@@ -92,8 +92,6 @@ impl Report {
 const AUDIT_EVERY: Duration = Duration::from_secs(1);
 /// While calls are served, somebody looks this often whether one holds up the others.
 const WATCH_EVERY_MS: i32 = 50;
-/// A finding must be seen in this many audits in a row: one can fall between a call and its entry.
-const AUDITS_TO_CONDEMN: u32 = 2;
 
 /// Runs a helper to its end; returns its exit status.
 pub fn run(
@@ -123,10 +121,10 @@ pub fn run(
 struct Helper {
     tenant: Arc<Tenant>,
     pool: Arc<Pool>,
+    auditor: Arc<Auditor>,
     listener: OwnedFd,
     child: Tid,
     signals: OwnedFd,
-    report_only: bool,
 }
 
 impl Helper {
@@ -196,6 +194,7 @@ impl Helper {
         let tenant = Arc::new(tenant);
         let signals = sys::signal_fd(&[libc::SIGCHLD])?;
         sandbox::enter_helper()?;
+        let auditor = Auditor::start(tenant.clone(), config.report_only)?;
         let pool = workers::start(tenant.clone(), listener.try_clone()?)?;
         sys::send_message(ours.as_fd(), b"go", None)?;
         let mut answer = [0u8; 4];
@@ -208,17 +207,16 @@ impl Helper {
         Ok(Helper {
             tenant,
             pool,
+            auditor,
             listener,
             child,
             signals,
-            report_only: config.report_only,
         })
     }
 
     fn serve(&mut self, supervisor: &OwnedFd) -> i32 {
         let (mut status, mut told) = (None, false);
         let mut audit_due: Option<Instant> = None;
-        let mut suspicious = 0;
         let mut served = 0;
         loop {
             // An idle tenant costs nothing: no timer runs.
@@ -250,7 +248,11 @@ impl Helper {
                 }
             }
             if ended != 0 {
-                self.tenant.reclaim();
+                tenant.note_ended();
+                self.auditor.ask(Look::Sweep);
+            }
+            if self.auditor.is_held_up() && !tenant.is_condemned() {
+                tenant.condemn("it holds up the audit: its processes cannot be looked into".into());
             }
             if signals != 0
                 && let Some(code) = self.reap()
@@ -289,15 +291,12 @@ impl Helper {
                 self.report(supervisor, &Report::Condemned(why));
                 audit_due = Some(Instant::now() + AUDIT_EVERY);
             } else if due {
-                suspicious = self.audit(suspicious);
-                audit_due = self
-                    .tenant
-                    .processes()
-                    .was_active()
-                    .then(|| Instant::now() + AUDIT_EVERY);
-                if audit_due.is_none() && suspicious > 0 {
-                    audit_due = Some(Instant::now() + AUDIT_EVERY);
+                // What the last audit found is looked at again, and one that is held up is looked after.
+                let again = tenant.processes().was_active() || self.auditor.is_occupied();
+                if again {
+                    self.auditor.ask(Look::Audit);
                 }
+                audit_due = again.then(|| Instant::now() + AUDIT_EVERY);
             }
         }
     }
@@ -332,24 +331,6 @@ impl Helper {
             }
         }
         status
-    }
-
-    /// Returns how many audits in a row have found something.
-    fn audit(&self, before: u32) -> u32 {
-        self.tenant.sweep();
-        let findings: Vec<Finding> = audit(&self.tenant);
-        let Some(first) = findings.first() else {
-            return 0;
-        };
-        let seen = before + 1;
-        if seen == AUDITS_TO_CONDEMN {
-            if self.report_only {
-                self.tenant.say(&format!("audit: {first}"));
-            } else {
-                self.tenant.condemn(first.to_string());
-            }
-        }
-        seen
     }
 }
 

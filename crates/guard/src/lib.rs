@@ -6,6 +6,7 @@
 //! the kernel and the driver say; [`registry`] keeps the quotas of one node within its cards.
 
 pub mod audit;
+mod auditor;
 pub mod backend;
 mod block;
 mod caller;

@@ -324,12 +324,17 @@ impl Tenant {
     /// Enters what has happened without a call to see: processes that ended, files that were closed, managed memory that
     /// was unmapped.
     pub fn reclaim(&self) {
+        self.note_ended();
+        self.sweep();
+        crate::audit::refresh_managed(self);
+    }
+
+    /// Enters the processes that have ended.
+    pub fn note_ended(&self) {
         for process in self.processes.ended() {
             self.callers.forget_process(process);
             self.ledger().exit_process(Pid(process));
         }
-        self.sweep();
-        crate::audit::refresh_managed(self);
     }
 
     /// Gives up files that no process has any more.
