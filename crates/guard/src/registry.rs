@@ -89,8 +89,9 @@ impl Registry {
         let folder = if uid == 0 {
             PathBuf::from("/run/gpuslice")
         } else {
-            match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
-                Some(run) => PathBuf::from(run).join("gpuslice"),
+            let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            match run.filter(|run| is_own_folder(run, uid)) {
+                Some(run) => run.join("gpuslice"),
                 None => PathBuf::from(format!("/tmp/gpuslice-{uid}")),
             }
         };
@@ -114,8 +115,10 @@ impl Registry {
             || meta.permissions().mode() & 0o022 != 0
         {
             return Err(io::Error::other(format!(
-                "the registry {} must be a folder that only its owner can write; it is not: remove it or mend its owner and mode",
-                folder.display()
+                "the registry {} must be a folder of user {uid} that nobody else can write; it belongs to user {} with mode {:03o}: remove it or mend its owner and mode",
+                folder.display(),
+                meta.uid(),
+                meta.permissions().mode() & 0o777
             )));
         }
         Ok(Registry {
@@ -246,6 +249,11 @@ impl Registry {
     }
 }
 
+/// Whether a runtime folder is what its variable promises: absolute and the user's own. After `su` it is another's.
+fn is_own_folder(folder: &Path, uid: u32) -> bool {
+    folder.is_absolute() && fs::metadata(folder).is_ok_and(|m| m.is_dir() && m.uid() == uid)
+}
+
 fn flock(file: &File, how: i32) -> io::Result<()> {
     // SAFETY: the call takes two integers.
     if unsafe { libc::flock(file.as_raw_fd(), how) } < 0 {
@@ -267,4 +275,21 @@ pub fn valid_name(name: &str) -> bool {
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_folder_counts_only_if_it_is_absolute_and_ones_own() {
+        let (_, uid) = sys::uids();
+        let own = std::env::temp_dir().join(format!("gpuslice-runtime-{}", std::process::id()));
+        fs::create_dir(&own).unwrap();
+        assert!(is_own_folder(&own, uid));
+        assert!(!is_own_folder(&own, uid + 1));
+        assert!(!is_own_folder(Path::new("."), uid));
+        assert!(!is_own_folder(&own.join("missing"), uid));
+        fs::remove_dir(&own).unwrap();
+    }
 }

@@ -215,6 +215,20 @@ fn quotas_on_a_card_never_sum_above_it() {
 }
 
 #[test]
+fn a_slice_is_given_back_when_run_returns() {
+    let node = Node::start("1xH200");
+    let program = [GPUSLICE, "probe", "--alloc", "40GiB", "--json"];
+    for _ in 0..3 {
+        // The whole card, under one name: each needs what the one before it held.
+        let done = gpuslice(&node.run(&["--name", "all"], &program)).ended(0);
+        let reached = done.json()["alloc"]["reached_bytes"]
+            .as_u64()
+            .expect("a size");
+        assert_eq!(reached, 120 * GIB, "{}", done.out);
+    }
+}
+
+#[test]
 fn a_killed_supervisor_frees_its_slice() {
     let node = Node::start("1xH200");
     let mut slice = node.slice(&["--memory", "100GiB", "--name", "killed"]);
