@@ -1,7 +1,7 @@
 // Generated: do not edit. Facts taken: function names, symbol names and the version each symbol came with.
 //
 // Source: CUDA driver API 13.0, headers cuda.h and cudaTypedefs.h (and cudaGL, cudaEGL, cudaVDPAU, cudaProfiler
-// typedefs) of the PyPI package nvidia-cuda-runtime 13.0.96. How it was made:
+// typedefs) of the Python package nvidia-cuda-runtime 13.0.96. How it was made:
 //  1. cuda.h was preprocessed three times (as it is, with `__CUDA_API_VERSION_INTERNAL`, with
 //     `CUDA_API_PER_THREAD_DEFAULT_STREAM`); every name declared as `CUresult cuNAME(` is a symbol.
 //  2. A symbol is taken apart into base name, `_vN` and `_ptsz`/`_ptds`; every `PFN_BASE_vVERSION[_ptsz|_ptds]`

@@ -1,7 +1,7 @@
 // Generated: do not edit. Facts taken: function names, symbol names and the version each symbol came with.
 //
 // Source: NVML export names of driver branch 580: the function names that the Rust package nvml-wrapper-sys
-// 0.10.0 declares together with those that the PyPI package nvidia-ml-py 13.580.126 looks up.
+// 0.10.0 declares together with those that the Python package nvidia-ml-py 13.580.126 looks up.
 
 #[doc(hidden)]
 #[macro_export]
