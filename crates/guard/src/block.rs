@@ -9,14 +9,11 @@ use crate::sys::TenantPtr;
 /// A copy of a block in the tenant's memory.
 #[derive(Debug, Default)]
 pub struct Block {
-    from: TenantPtrOrNone,
+    from: Option<TenantPtr>,
     /// What the driver works on; may be longer than what was copied, the rest zero.
     pub bytes: Vec<u8>,
     before: Vec<u8>,
 }
-
-#[derive(Debug, Default)]
-struct TenantPtrOrNone(Option<TenantPtr>);
 
 /// Room behind every block: should a driver of another release read or write a little further than the table says, it
 /// meets zeroes of ours.
@@ -25,7 +22,7 @@ const SLACK: usize = 64;
 impl Block {
     /// Forgets what it held.
     pub fn clear(&mut self) {
-        self.from = TenantPtrOrNone(None);
+        self.from = None;
         self.bytes.clear();
         self.before.clear();
     }
@@ -71,12 +68,12 @@ impl Block {
 
     /// Whether the block holds these bytes of the tenant.
     pub fn is_of(&self, from: TenantPtr, len: usize) -> bool {
-        self.from.0 == Some(from) && self.before.len() == len
+        self.from == Some(from) && self.before.len() == len
     }
 
     /// Makes room for `len` bytes of the block at `from` without copying; [`Block::loaded`] must follow.
     pub fn prepare(&mut self, from: TenantPtr, len: usize) {
-        self.from = TenantPtrOrNone(Some(from));
+        self.from = Some(from);
         self.bytes.clear();
         self.bytes.resize(len + SLACK, 0);
         self.before.clear();
@@ -134,7 +131,7 @@ impl Block {
     /// # Errors
     /// `EFAULT`: not writable there.
     pub fn store(&self, caller: &Caller) -> io::Result<()> {
-        let Some(from) = self.from.0 else {
+        let Some(from) = self.from else {
             return Ok(());
         };
         for (start, end) in changed_runs(&self.before, &self.bytes[..self.before.len()]) {

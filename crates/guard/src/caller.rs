@@ -9,9 +9,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::sys::{self, TenantPtr, Tid};
+use crate::tenant::lock;
 
 /// What guard holds of one thread of the tenant.
 #[derive(Debug)]
@@ -93,7 +94,7 @@ impl Caller {
     }
 
     fn memory(&self) -> MutexGuard<'_, Option<Arc<File>>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 
     /// Copies to the tenant.
@@ -200,8 +201,6 @@ impl Callers {
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Tid, Arc<Caller>>> {
-        self.known
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.known)
     }
 }

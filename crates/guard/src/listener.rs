@@ -19,7 +19,6 @@ const NOTIF_ADDFD: libc::c_ulong = 0x4018_2103;
 const NOTIF_SET_FLAGS: libc::c_ulong = 0x4008_2104;
 const RESPONSE_CONTINUE: u32 = 1;
 const SYNC_WAKE_UP: u64 = 1;
-const ADDFD_SEND: u32 = 1 << 1;
 
 /// `struct seccomp_notif` (linux/seccomp.h), 80 bytes.
 #[repr(C)]
@@ -88,6 +87,25 @@ pub struct Install {
 /// `EBUSY`: the process is already inside a filter with a listener (a slice, or a container with its own listener).
 /// `EINVAL`: the kernel lacks a flag (WAIT_KILLABLE_RECV is Linux 5.19).
 pub fn install(program: &Program, how: Install) -> io::Result<OwnedFd> {
+    let mut flags = FLAG_NEW_LISTENER;
+    if how.wait_killable {
+        flags |= FLAG_WAIT_KILLABLE_RECV;
+    }
+    let fd = set_filter(program, flags)?;
+    // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Installs a filter without a listener: what it does not allow, it answers itself.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn confine(program: &Program) -> io::Result<()> {
+    set_filter(program, 0).map(drop)
+}
+
+/// seccomp(2) with `SECCOMP_SET_MODE_FILTER`.
+fn set_filter(program: &Program, flags: libc::c_ulong) -> io::Result<libc::c_long> {
     #[repr(C)]
     struct FilterProgram {
         len: u16,
@@ -99,17 +117,13 @@ pub fn install(program: &Program, how: Install) -> io::Result<OwnedFd> {
         len,
         filter: code.as_ptr(),
     };
-    let mut flags = FLAG_NEW_LISTENER;
-    if how.wait_killable {
-        flags |= FLAG_WAIT_KILLABLE_RECV;
-    }
     // SAFETY: `prog` and the instructions it points to outlive the call; the kernel copies them.
-    let fd = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &prog) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+    let rc = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &prog) };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
     }
-    // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// The supervising end of a filter.
@@ -172,15 +186,10 @@ impl Listener<'_> {
     ///
     /// # Errors
     /// As seccomp_unotify(2); `ENOENT`: the caller is gone.
-    pub fn add_descriptor(
-        self,
-        id: u64,
-        fd: BorrowedFd<'_>,
-        answer_with_it: bool,
-    ) -> io::Result<RawFd> {
+    pub fn add_descriptor(self, id: u64, fd: BorrowedFd<'_>) -> io::Result<RawFd> {
         let a = AddFd {
             id,
-            flags: if answer_with_it { ADDFD_SEND } else { 0 },
+            flags: 0,
             source: fd.as_raw_fd() as u32,
             target: 0,
             target_flags: libc::O_CLOEXEC as u32,

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use policy::units::Bytes;
-use rm::{Abi, Status, layout, nr};
+use rm::{Abi, Status, class, ctrl, layout, nr};
 
 use crate::backend::{Backend, Node};
 
@@ -138,15 +138,6 @@ pub struct OwnClient {
     gpus: Vec<Gpu>,
 }
 
-const ROOT_CLIENT: u32 = 0x41;
-const DEVICE: u32 = 0x80;
-const SUBDEVICE: u32 = 0x2080;
-const GET_ATTACHED_IDS: u32 = 0x201;
-const GET_ID_INFO_V2: u32 = 0x205;
-const GET_NAME_STRING: u32 = 0x2080_0110;
-const GET_GID_INFO: u32 = 0x2080_014a;
-const FB_GET_INFO_V2: u32 = 0x2080_1303;
-const GET_PID_INFO: u32 = 0x2080_018e;
 /// Ask for the identity as bytes, not as text.
 const GID_BINARY: u32 = 2;
 /// `NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES`.
@@ -220,7 +211,7 @@ impl OwnClient {
             backend.as_ref(),
             control_file.as_fd(),
             (0, 0, 0),
-            ROOT_CLIENT,
+            class::NV01_ROOT_CLIENT,
             &mut [],
         )?;
         let mut own = OwnClient {
@@ -231,7 +222,7 @@ impl OwnClient {
             gpus: Vec::new(),
         };
         let mut ids = [0xffu8; 128];
-        own.control(client, GET_ATTACHED_IDS, &mut ids)?;
+        own.control(client, ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut ids)?;
         let attached = ids
             .chunks_exact(4)
             .map(|c| u32_at(c, 0))
@@ -251,7 +242,7 @@ impl OwnClient {
         use layout::device_alloc as d;
         let mut info = [0u8; 32];
         put_u32(&mut info, 0, gpu_id);
-        self.control(self.client, GET_ID_INFO_V2, &mut info)?;
+        self.control(self.client, ctrl::NV0000_GPU_GET_ID_INFO_V2, &mut info)?;
         let (instance, sub_instance) = (u32_at(&info, 8), u32_at(&info, 12));
         let mut params = [0u8; d::SIZE];
         put_u32(&mut params, d::DEVICE_ID, instance);
@@ -263,7 +254,7 @@ impl OwnClient {
             self.backend.as_ref(),
             file,
             (self.client, self.client, device),
-            DEVICE,
+            class::NV01_DEVICE_0,
             &mut params,
         )?;
         let mut sub = sub_instance.to_le_bytes();
@@ -271,16 +262,16 @@ impl OwnClient {
             self.backend.as_ref(),
             file,
             (self.client, device, subdevice),
-            SUBDEVICE,
+            class::NV20_SUBDEVICE_0,
             &mut sub,
         )?;
 
         let mut gid = [0u8; 268];
         put_u32(&mut gid, 4, GID_BINARY);
-        self.control(subdevice, GET_GID_INFO, &mut gid)?;
+        self.control(subdevice, ctrl::NV2080_GPU_GET_GID_INFO, &mut gid)?;
         let uuid_bytes: [u8; 16] = gid[12..28].try_into().expect("sixteen bytes");
         let mut name = [0u8; 132];
-        self.control(subdevice, GET_NAME_STRING, &mut name)?;
+        self.control(subdevice, ctrl::NV2080_GPU_GET_NAME_STRING, &mut name)?;
         let name = name[4..].split(|&b| b == 0).next().unwrap_or_default();
         let heap = self.frame_buffer_at(index, &[fb::HEAP_SIZE])?[0];
         Ok(Gpu {
@@ -330,7 +321,11 @@ impl OwnClient {
         for (i, &w) in want.iter().enumerate() {
             put_u32(&mut block, entry(i) + fb_info_entry::INDEX, w);
         }
-        self.control(subdevice_handle(index), FB_GET_INFO_V2, &mut block)?;
+        self.control(
+            subdevice_handle(index),
+            ctrl::NV2080_FB_GET_INFO_V2,
+            &mut block,
+        )?;
         Ok((0..want.len())
             .map(|i| Bytes::from_kib(u64::from(u32_at(&block, entry(i) + fb_info_entry::DATA))))
             .collect())
@@ -356,7 +351,7 @@ impl OwnClient {
         put_u32(&mut block, pid_info::PID_INFO_LIST + e::PID, pid);
         self.control(
             subdevice_handle(gpu.index as usize),
-            GET_PID_INFO,
+            ctrl::NV2080_GPU_GET_PID_INFO,
             &mut block,
         )?;
         let entry = &block[pid_info::PID_INFO_LIST..];

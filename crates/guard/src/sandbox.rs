@@ -8,7 +8,7 @@
 use std::io;
 
 use crate::filter::{self, Program};
-use crate::sys;
+use crate::{listener, sys};
 
 /// System calls of a helper, by purpose. Everything else fails with `EPERM`.
 const ALLOWED: &[libc::c_long] = &[
@@ -98,31 +98,6 @@ pub fn helper_filter() -> Program {
 /// # Errors
 /// The kernel refuses: the helper must not go on.
 pub fn enter_helper() -> io::Result<()> {
-    #[repr(C)]
-    struct FilterProgram {
-        len: u16,
-        filter: *const filter::Instruction,
-    }
-    const SET_MODE_FILTER: libc::c_ulong = 1;
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
-    let program = helper_filter();
-    let code = program.instructions();
-    let prog = FilterProgram {
-        len: code.len() as u16,
-        filter: code.as_ptr(),
-    };
-    // SAFETY: `prog` and the instructions it points to outlive the call; the kernel copies them.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            SET_MODE_FILTER,
-            0 as libc::c_ulong,
-            &prog,
-        )
-    };
-    if rc < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    listener::confine(&helper_filter())
 }

@@ -46,7 +46,7 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
         others,
         command: None,
         early: Vec::new(),
-        listener_note: None,
+        condemned: false,
     };
     loop {
         let [report, signal] = sys::poll(
@@ -81,7 +81,8 @@ struct Run {
     command: Option<Tid>,
     /// Signals that came before the command was there.
     early: Vec<i32>,
-    listener_note: Option<String>,
+    /// The tenant was told to end, and the user why.
+    condemned: bool,
 }
 
 impl Run {
@@ -114,10 +115,10 @@ impl Run {
                 }));
             }
             Report::Condemned(why) => {
-                if self.listener_note.is_none() {
+                if !self.condemned {
                     eprintln!("gpuslice: ending the tenant '{}': {why}", config.name);
                 }
-                self.listener_note = Some(why);
+                self.condemned = true;
                 self.kill_tenant();
             }
         }
@@ -134,7 +135,7 @@ impl Run {
         // Its children are ours once all of its threads have ended. It may have been waited for already.
         let _ended = sys::wait_for(self.helper);
         kill_below(std::process::id() as Tid, &self.others);
-        if self.listener_note.is_none() {
+        if !self.condemned {
             eprintln!("gpuslice: the tenant's helper died; its programs were ended");
         }
         OWN_FAILURE

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use policy::ledger::{ClientHandle, DeviceIndex, Ledger, LedgerWalls, Pid, UvmFile};
@@ -152,8 +152,6 @@ pub struct Tenant {
     pub device_memory: RwLock<()>,
     /// What context buffers cost, as measured: by device, class and engine.
     pub implicit: Mutex<HashMap<(u8, u32, u32), Bytes>>,
-    /// Calls answered so far.
-    pub calls: AtomicU64,
     /// Who looks at every call, if anybody does.
     pub trace: Option<Box<dyn Trace>>,
     order: Vec<Mutex<()>>,
@@ -196,7 +194,6 @@ impl Tenant {
             helper: std::process::id() as Tid,
             device_memory: RwLock::new(()),
             implicit: Mutex::default(),
-            calls: AtomicU64::new(0),
             trace: None,
             order: (0..ORDER_SHARDS).map(|_| Mutex::new(())).collect(),
             ledger: Mutex::new(Ledger::with_walls(&quotas, walls.ledger())),
@@ -397,6 +394,11 @@ impl Tenant {
     /// What a process of the tenant shows in the ledger on a device.
     pub fn used_by(&self, process: Tid, device: DeviceIndex) -> Bytes {
         self.ledger().used_by(Pid(process), device)
+    }
+
+    /// Whether a client handle is one of this tenant's.
+    pub fn owns_client(&self, client: u32) -> bool {
+        self.ledger().client_owner(ClientHandle(client)).is_some()
     }
 
     /// Processes of the tenant that have a client of the driver.

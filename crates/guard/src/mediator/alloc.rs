@@ -5,15 +5,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle, Pid, Reservation};
 use policy::rounding;
 use policy::units::Bytes;
-use rm::{Account, Charge, Class, Decision, Kind, Status, layout};
+use rm::{Account, Charge, Class, Decision, Kind, Status, class, layout};
 
 use super::{Call, Outcome, Stop, Worker};
 use crate::rmcall;
 use crate::sys::TenantPtr;
 use crate::tenant::Unknown;
 
-/// Device memory, whatever its attributes say.
-const LOCAL_USER: u32 = 0x40;
 /// Hidden memory of one object: never taken for less than the first, nor for more than the second. What lies outside is
 /// a neighbour's allocation, or a neighbour's release, in the same instant.
 ///
@@ -190,7 +188,7 @@ impl Worker<'_> {
 
     fn takes_device_memory(&self, class: &Class) -> bool {
         use layout::memory_allocation as m;
-        class.id == LOCAL_USER
+        class.id == class::NV01_MEMORY_LOCAL_USER
             || (self.params.len() >= m::SIZE && rounding::in_vidmem(self.params.u32(m::ATTR)))
     }
 

@@ -3,7 +3,7 @@
 use policy::ledger::DeviceIndex;
 use policy::ledger::{ClientHandle, ObjectHandle};
 use policy::units::Bytes;
-use rm::{Answer, Control, Status, layout};
+use rm::{Answer, Control, Status, ctrl, layout};
 
 use super::{Call, Worker};
 use crate::rmcall::{put_u32, put_u64, u32_at};
@@ -75,7 +75,7 @@ impl Worker<'_> {
             return;
         }
         match entry.answer {
-            Answer::PidInfo => self.answer_pid_info(ok),
+            Answer::PidInfo => self.answer_pid_info(),
             _ if !ok => {}
             Answer::FbInfoInline => {
                 if let Some(device) = self.control_device() {
@@ -172,7 +172,7 @@ impl Worker<'_> {
     }
 
     /// Memory of a process: the ledger knows it by process, the driver only as the helper's.
-    fn answer_pid_info(&mut self, _ok: bool) {
+    fn answer_pid_info(&mut self) {
         use layout::{pid_info as l, pid_info_entry as e};
         if self.params.len() < l::PID_INFO_LIST {
             return;
@@ -215,12 +215,11 @@ impl Worker<'_> {
     /// Lists of gpu ids: only those of the slice, moved up.
     fn answer_gpu_ids(&mut self, cmd: u32) {
         /// count@0, then {gpu id, GPU instance, compute instance} at 4.
-        const GET_ACTIVE_DEVICE_IDS: u32 = 0x288;
         const ACTIVE: usize = 12;
         const LIST: usize = 32 * 4;
         let own: Vec<u32> = self.tenant.devices.iter().map(|d| d.gpu.gpu_id).collect();
         let len = self.params.len();
-        if cmd == GET_ACTIVE_DEVICE_IDS {
+        if cmd == ctrl::NV0000_GPU_GET_ACTIVE_DEVICE_IDS {
             if len < 4 {
                 return;
             }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use policy::ledger::{ClientHandle, ObjectHandle};
-use rm::{Control, Count, Decision, Status, layout};
+use rm::{Control, Count, Decision, Status, class, ctrl, layout};
 
 use super::escapes::limit_share_type;
 use super::{Call, Outcome, Stop, Worker};
@@ -16,20 +16,14 @@ use layout::nvos54 as l;
 /// The driver takes no larger parameters (RMAPI_PARAM_COPY_MAX_PARAMS_SIZE).
 const MOST_PARAMS: u32 = 1 << 20;
 
-/// Sets the share policy of a client's objects.
-const SET_SUB_PROCESS_SHARE: u32 = 0xd04;
+/// Where `NV0000_CLIENT_SET_INHERITED_SHARE_POLICY` has its type.
 const SHARE_POLICY_TYPE: usize = 8;
-/// Detaches or attaches channels, of any client.
-const FIFO_DISABLE_CHANNELS: u32 = 0x2080_110b;
 
-/// Exports one object to a descriptor: type@0 hDevice@4 hParent@8 hObject@12 fd@16.
-const EXPORT_OBJECT: u32 = 0x3d05;
-/// Imports one object: fd@0 type@4 hDevice@8 hParent@12 hObject@16.
-const IMPORT_OBJECT: u32 = 0x3d06;
-/// Exports several: fd@0 hDevice@4 maxObjects@8:2 metadata@10[64] objects@76[512] numObjects@2124:2 index@2126:2.
-const EXPORT_OBJECTS: u32 = 0x3d0b;
-/// Imports several: fd@0 hParent@4 objects@8[128] objectTypes@520[128] numObjects@648:2 index@650:2.
-const IMPORT_OBJECTS: u32 = 0x3d0c;
+// Blocks of the exports and imports, as the code below reads them (ctrl0000unix.h of driver 580):
+// - one object out: type@0 hDevice@4 hParent@8 hObject@12 fd@16
+// - one object in: fd@0 type@4 hDevice@8 hParent@12 hObject@16
+// - several out: fd@0 hDevice@4 maxObjects@8:2 metadata@10[64] objects@76[512] numObjects@2124:2 index@2126:2
+// - several in: fd@0 hParent@4 objects@8[128] objectTypes@520[128] numObjects@648:2 index@650:2
 
 impl Worker<'_> {
     pub(super) fn control(&mut self, call: &Call) -> Outcome {
@@ -40,7 +34,8 @@ impl Worker<'_> {
         };
         match entry.decision {
             Decision::Refuse(_)
-                if cmd == FIFO_DISABLE_CHANNELS && !self.tenant.walls.foreign_detach_refused => {}
+                if cmd == ctrl::NV2080_FIFO_DISABLE_CHANNELS
+                    && !self.tenant.walls.foreign_detach_refused => {}
             Decision::Refuse(status) => {
                 return self.finish_with_status(call, Some(l::STATUS), status);
             }
@@ -68,7 +63,7 @@ impl Worker<'_> {
                 Status::INSUFFICIENT_PERMISSIONS,
             );
         }
-        if cmd == SET_SUB_PROCESS_SHARE {
+        if cmd == ctrl::NV0000_CLIENT_SET_INHERITED_SHARE_POLICY {
             limit_share_type(&mut self.params.bytes, SHARE_POLICY_TYPE);
         }
         if !self.load_embedded(call, entry)? {
@@ -93,8 +88,10 @@ impl Worker<'_> {
         file: Option<&OwnedFd>,
     ) -> Result<i32, Stop> {
         match cmd {
-            EXPORT_OBJECT | EXPORT_OBJECTS => self.export(call, cmd, file),
-            IMPORT_OBJECT | IMPORT_OBJECTS => self.import(call, cmd, file),
+            ctrl::NV0000_OS_UNIX_EXPORT_OBJECT_TO_FD
+            | ctrl::NV0000_OS_UNIX_EXPORT_OBJECTS_TO_FD => self.export(call, cmd, file),
+            ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD
+            | ctrl::NV0000_OS_UNIX_IMPORT_OBJECTS_FROM_FD => self.import(call, cmd, file),
             _ => Ok(self.execute(call)?),
         }
     }
@@ -164,7 +161,7 @@ impl Worker<'_> {
         {
             self.params.restore(at, 4);
         }
-        if cmd == SET_SUB_PROCESS_SHARE && SHARE_POLICY_TYPE + 2 <= len {
+        if cmd == ctrl::NV0000_CLIENT_SET_INHERITED_SHARE_POLICY && SHARE_POLICY_TYPE + 2 <= len {
             self.params.restore(SHARE_POLICY_TYPE, 2);
         }
     }
@@ -181,11 +178,15 @@ impl Worker<'_> {
     /// Exported memory stays charged while its descriptor lives.
     fn export(&mut self, call: &Call, cmd: u32, file: Option<&OwnedFd>) -> Result<i32, Stop> {
         let client = self.arg.u32(l::H_CLIENT);
-        let needed = if cmd == EXPORT_OBJECT { 24 } else { 2128 };
+        let needed = if cmd == ctrl::NV0000_OS_UNIX_EXPORT_OBJECT_TO_FD {
+            24
+        } else {
+            2128
+        };
         let (Some(file), true) = (file, self.params.len() >= needed) else {
             return self.refuse(Status::INVALID_ARGUMENT);
         };
-        let objects: Vec<u32> = if cmd == EXPORT_OBJECT {
+        let objects: Vec<u32> = if cmd == ctrl::NV0000_OS_UNIX_EXPORT_OBJECT_TO_FD {
             vec![self.params.u32(12)]
         } else {
             let count = usize::from(self.params.u32(2124) as u16).min(512);
@@ -222,7 +223,11 @@ impl Worker<'_> {
     /// Only what this tenant exported may be imported by it.
     fn import(&mut self, call: &Call, cmd: u32, file: Option<&OwnedFd>) -> Result<i32, Stop> {
         let client = self.arg.u32(l::H_CLIENT);
-        let needed = if cmd == IMPORT_OBJECT { 20 } else { 652 };
+        let needed = if cmd == ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD {
+            20
+        } else {
+            652
+        };
         let (Some(file), true) = (file, self.params.len() >= needed) else {
             return self.refuse(Status::INVALID_ARGUMENT);
         };
@@ -235,22 +240,22 @@ impl Worker<'_> {
         let _order = self.tenant.in_order(client);
         let value = self.execute(call)?;
         if self.ok() {
-            let (parent, objects): (u32, Vec<u32>) = if cmd == IMPORT_OBJECT {
-                (self.params.u32(12), vec![self.params.u32(16)])
-            } else {
-                let count = usize::from(self.params.u32(648) as u16).min(128);
-                (
-                    self.params.u32(4),
-                    (0..count).map(|i| self.params.u32(8 + 4 * i)).collect(),
-                )
-            };
-            const LOCAL_USER: u32 = 0x40;
+            let (parent, objects): (u32, Vec<u32>) =
+                if cmd == ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD {
+                    (self.params.u32(12), vec![self.params.u32(16)])
+                } else {
+                    let count = usize::from(self.params.u32(648) as u16).min(128);
+                    (
+                        self.params.u32(4),
+                        (0..count).map(|i| self.params.u32(8 + 4 * i)).collect(),
+                    )
+                };
             for object in objects.into_iter().filter(|&o| o != 0) {
                 self.tenant.ledger().add_alias_of_export(
                     ClientHandle(client),
                     ObjectHandle(parent),
                     ObjectHandle(object),
-                    LOCAL_USER,
+                    class::NV01_MEMORY_LOCAL_USER,
                     export,
                 );
             }

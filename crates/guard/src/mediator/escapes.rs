@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle};
 use policy::rounding;
 use policy::units::Bytes;
-use rm::{Decision, Escape, Status, layout, nr};
+use rm::{Decision, Escape, Status, class, ctrl, layout, nr};
 
 use super::{Call, Outcome, Stop, Worker};
 use crate::backend::Node;
@@ -13,11 +13,8 @@ use crate::listener::Reply;
 use crate::rmcall;
 use crate::tenant::Unknown;
 
-/// Controls of memory classes and what they answer.
-const GET_HANDLE_INFO: u32 = 0xd02;
+/// What `NV0000_CLIENT_GET_HANDLE_INFO` is asked for: the class of an object.
 const HANDLE_INFO_CLASS: u32 = 2;
-/// Pinned pages of the caller, made by `RM_ALLOC_MEMORY`, which runs in the tenant.
-const OS_DESCRIPTOR: u32 = 0x71;
 
 /// `NVOS32_FUNCTION_*` that allocate memory.
 const ALLOC_SIZE: u32 = 2;
@@ -49,8 +46,7 @@ impl Worker<'_> {
     /// Whether the client at the start of the block is this tenant's. Nobody is named where a client is made.
     fn acts_for_own_client(&self) -> bool {
         let client = self.arg.u32(0);
-        let known = self.tenant.ledger().client_owner(ClientHandle(client));
-        client == 0 || known.is_some()
+        client == 0 || self.tenant.owns_client(client)
     }
 
     pub(super) fn escape(&mut self, call: &Call) -> Outcome {
@@ -111,7 +107,7 @@ impl Worker<'_> {
     /// parameters, the object it leaves is usable only through calls that ask the driver for its class first
     /// ([`Worker::memory_is_known`]).
     fn alloc_memory(&mut self, call: &Call) -> Outcome {
-        if self.arg.u32(layout::nvos02::H_CLASS) != OS_DESCRIPTOR {
+        if self.arg.u32(layout::nvos02::H_CLASS) != class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR {
             return self.finish_with_status(
                 call,
                 Some(layout::nvos02::STATUS),
@@ -163,14 +159,14 @@ impl Worker<'_> {
             file.as_fd(),
             client,
             client,
-            GET_HANDLE_INFO,
+            ctrl::NV0000_CLIENT_GET_HANDLE_INFO,
             &mut info,
         )?;
         if status != Status::OK {
             return Ok(false);
         }
         let class = rmcall::u32_at(&info, l::DATA);
-        if class != OS_DESCRIPTOR {
+        if class != class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR {
             self.tenant.condemn(format!(
                 "object {memory:#x} of client {client:#x} has class {class:#x}, made past the guard by swapping parameters"
             ));
@@ -180,7 +176,7 @@ impl Worker<'_> {
             ClientHandle(client),
             ObjectHandle(client),
             ObjectHandle(memory),
-            OS_DESCRIPTOR,
+            class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR,
             None,
         );
         Ok(true)
@@ -241,13 +237,7 @@ impl Worker<'_> {
         use layout::nvos57 as l;
         const CLIENT: u32 = 3;
         let target = self.arg.u32(l::TARGET);
-        if self.arg.u32(l::TYPE) & 0xffff == CLIENT
-            && self
-                .tenant
-                .ledger()
-                .client_owner(ClientHandle(target))
-                .is_none()
-        {
+        if self.arg.u32(l::TYPE) & 0xffff == CLIENT && !self.tenant.owns_client(target) {
             return self.finish_with_status(
                 call,
                 Some(l::STATUS),
@@ -304,13 +294,12 @@ impl Worker<'_> {
         let ok = executed.is_ok() && self.arg.u32(l::STATUS) == Status::OK.0;
         if ok {
             let handle = self.arg.u32(layout::nvos32_alloc_size::H_MEMORY);
-            const LOCAL_USER: u32 = 0x40;
             self.tenant.ledger().commit_memory(
                 reservation,
                 ClientHandle(client),
                 ObjectHandle(parent),
                 ObjectHandle(handle),
-                LOCAL_USER,
+                class::NV01_MEMORY_LOCAL_USER,
             );
         } else {
             self.tenant.ledger().cancel(reservation);
@@ -342,12 +331,11 @@ impl Worker<'_> {
                     self.arg.u32(l::H_OBJECT_PARENT),
                     self.arg.u32(layout::nvos32_alloc_size::H_MEMORY),
                 );
-                const SYSTEM: u32 = 0x3e;
                 ledger.add_object(
                     ClientHandle(client),
                     ObjectHandle(parent),
                     ObjectHandle(handle),
-                    SYSTEM,
+                    class::NV01_MEMORY_SYSTEM,
                     device,
                 );
             }
@@ -456,12 +444,7 @@ impl Worker<'_> {
         use layout::export_to_dmabuf_fd as l;
         use std::os::fd::{FromRawFd, OwnedFd};
         let client = self.arg.u32(l::H_CLIENT);
-        if self
-            .tenant
-            .ledger()
-            .client_owner(ClientHandle(client))
-            .is_none()
-        {
+        if !self.tenant.owns_client(client) {
             return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_CLIENT);
         }
         let number = self.arg.u32(l::FD) as i32;
@@ -503,9 +486,7 @@ impl Worker<'_> {
                 // SAFETY: the driver has just installed this descriptor in our table for this call, and nobody else
                 // knows of it.
                 let dmabuf = unsafe { OwnedFd::from_raw_fd(new) };
-                let there = self
-                    .listener
-                    .add_descriptor(call.n.id, dmabuf.as_fd(), false)?;
+                let there = self.listener.add_descriptor(call.n.id, dmabuf.as_fd())?;
                 self.arg.set_u32(l::FD, there as u32);
             }
         }

@@ -14,9 +14,7 @@ mod uvm_calls;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use policy::ledger::ClientHandle;
 use rm::{Foreign, Names, Status};
 
 use crate::backend::Node;
@@ -97,7 +95,6 @@ impl<'t> Worker<'t> {
 
     /// Serves one call.
     pub fn serve(&mut self, n: &Notification) {
-        self.tenant.calls.fetch_add(1, Ordering::Relaxed);
         self.tenant.mark_active();
         let reply = match self.mediate(n) {
             Ok(reply) => Some(reply),
@@ -347,14 +344,7 @@ impl<'t> Worker<'t> {
 
     /// May a block name these clients? Only itself, nobody, or another client of this tenant.
     fn names_only_own(&self, block: &Block, foreign: &[Foreign]) -> bool {
-        let own = |handle: u32| {
-            handle == 0
-                || self
-                    .tenant
-                    .ledger()
-                    .client_owner(ClientHandle(handle))
-                    .is_some()
-        };
+        let own = |handle: u32| handle == 0 || self.tenant.owns_client(handle);
         foreign.iter().all(|f| {
             let at = usize::from(f.offset);
             if at + 4 > block.len() {

@@ -229,12 +229,7 @@ impl Worker<'_> {
             rmcall::u32_at(block, l::H_CLIENT),
             rmcall::u32_at(block, l::H_MEMORY),
         );
-        if self
-            .tenant
-            .ledger()
-            .client_owner(ClientHandle(client))
-            .is_none()
-        {
+        if !self.tenant.owns_client(client) {
             return Ok(Status::INVALID_CLIENT);
         }
         if !self.memory_is_known(call, client, memory)? {
