@@ -1,22 +1,7 @@
 // cuMemGetInfo, cuMemAlloc and cuMemFree of 4 MiB as an application sees them. Prints microseconds.
 #include <cuda.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
-static int order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-static void show(const char *name, double *v, int n) {
-    qsort(v, n, sizeof *v, order);
-    printf("%s p50 %.2f p99 %.2f\n", name, v[n / 2], v[n * 99 / 100]);
-}
+#include "timing.h"
 
 int main(void) {
     enum { N = 4000 };

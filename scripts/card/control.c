@@ -1,20 +1,9 @@
 // One driver call that asks for nothing: what its mediation costs. Prints microseconds.
 #include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
-#include <time.h>
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
-static int order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
+#include "timing.h"
 
 int main(void) {
     enum { N = 20000 };
@@ -35,7 +24,6 @@ int main(void) {
             took[i] = now() - began;
             if (call.status) return 3;
         }
-    qsort(took, N, sizeof *took, order);
-    printf("control p50 %.2f p99 %.2f\n", took[N / 2], took[N * 99 / 100]);
+    show("control", took, N);
     return 0;
 }

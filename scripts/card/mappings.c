@@ -1,15 +1,9 @@
 // A loop over shared file mappings, as programs that have nothing to do with a GPU make them. Prints microseconds.
 #define _GNU_SOURCE
-#include <stdio.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
+#include "timing.h"
 
 int main(void) {
     enum { N = 200000 };
