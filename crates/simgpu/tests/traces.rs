@@ -442,7 +442,8 @@ fn uvm_calls_of_the_traces() {
             &mut mm,
             4
         ),
-        OK
+        0x40,
+        "another file keeps the address space by now"
     );
 
     let uuid = tenant.uuid();

@@ -15,6 +15,9 @@ const CLIENT_BASE: u32 = 0xc1d0_0000;
 /// Handles the driver makes for objects whose caller left the choice to it.
 const OBJECT_BASE: u32 = 0xcaf0_0000;
 
+/// `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED`
+const EXTERNALLY_OWNED: u32 = 1 << 3;
+
 /// What one file may use, made by `RM_ALLOC` of a root class.
 pub struct Client {
     pub file: FileId,
@@ -56,8 +59,12 @@ pub enum Body {
     ContextShare(u32),
     /// A third-party object, which holds memory registered with it (`0x503c0104`).
     ThirdParty(u64),
-    /// Addresses handed out by `RM_MAP_MEMORY_DMA` so far.
-    VaSpace(u64),
+    VaSpace {
+        /// The next address that `RM_MAP_MEMORY_DMA` hands out.
+        next: u64,
+        /// Made for somebody else to manage (UVM).
+        external: bool,
+    },
 }
 
 /// A rule by which an object may be duplicated by a client of somebody else.
@@ -252,7 +259,11 @@ impl Rm {
             }
             Kind::VaSpace => {
                 under(&[Kind::Device])?;
-                object.body = Body::VaSpace(super::memory::DMA_BASE);
+                let flags = call.params().u32(layout::vaspace_alloc::FLAGS);
+                object.body = Body::VaSpace {
+                    next: super::memory::DMA_BASE,
+                    external: flags & EXTERNALLY_OWNED != 0,
+                };
             }
             Kind::ChannelGroup => {
                 under(&[Kind::Device])?;
@@ -398,7 +409,7 @@ impl Rm {
                 }
                 Body::Channel(channel) => self.free_channel(channel),
                 Body::ThirdParty(id) => self.unregister_all(id),
-                Body::Plain | Body::ContextShare(_) | Body::VaSpace(_) => {}
+                Body::Plain | Body::ContextShare(_) | Body::VaSpace { .. } => {}
             }
         }
         self.stirred = true;

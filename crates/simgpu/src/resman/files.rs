@@ -60,6 +60,11 @@ impl Rm {
         if let Some(uvm) = file.uvm {
             self.release_uvm(*uvm);
         }
+        for other in self.files.values_mut() {
+            if let Some(uvm) = other.uvm.as_deref_mut() {
+                uvm.closed(id);
+            }
+        }
         for memory in file.exports {
             self.put_memory(memory);
         }

@@ -504,7 +504,7 @@ impl Rm {
             .get_mut(&client)
             .ok_or(Status::INVALID_CLIENT)?;
         let Some(Object {
-            body: Body::VaSpace(next),
+            body: Body::VaSpace { next, .. },
             ..
         }) = owner.objects.get_mut(&space)
         else {

@@ -65,6 +65,8 @@ pub mod status {
     pub const INVALID_CHANNEL: Status = Status(0x21);
     /// No such device (`NV_ERR_INVALID_DEVICE`).
     pub const INVALID_DEVICE: Status = Status(0x26);
+    /// The object was made with other flags than the call needs (`NV_ERR_INVALID_FLAGS`).
+    pub const INVALID_FLAGS: Status = Status(0x29);
     /// No such function of a call (`NV_ERR_INVALID_FUNCTION`).
     pub const INVALID_FUNCTION: Status = Status(0x2a);
     /// The object cannot be a parent of this class (`NV_ERR_INVALID_OBJECT_PARENT`).
@@ -75,6 +77,10 @@ pub mod status {
     pub const INVALID_PARAM_STRUCT: Status = Status(0x3a);
     /// Set up already, differently (`NV_ERR_INVALID_STATE`).
     pub const INVALID_STATE: Status = Status(0x40);
+    /// Not needed, and no error (`NV_WARN_NOTHING_TO_DO`).
+    pub const NOTHING_TO_DO: Status = Status(0x10006);
+    /// The address space that a UVM file is bound to is not kept, or is gone (`NV_ERR_PAGE_TABLE_NOT_AVAIL`).
+    pub const PAGE_TABLE_NOT_AVAIL: Status = Status(0x5d);
     /// Part of the range is taken (`NV_ERR_UVM_ADDRESS_IN_USE`).
     pub const UVM_ADDRESS_IN_USE: Status = Status(0x67);
 }

@@ -15,6 +15,7 @@ struct Process {
     caller: Caller,
     control: FileId,
     uvm: FileId,
+    keeper: FileId,
     client: u32,
 }
 
@@ -50,16 +51,18 @@ impl Process {
             rm.add_file(id, Some(node), File::open("/dev/null").unwrap().into());
             id
         };
-        let (control, _, uvm) = (
+        let (control, _, uvm, keeper) = (
             open(0, Node::Control),
             open(1, Node::Gpu(0)),
             open(2, Node::Uvm),
+            open(3, Node::Uvm),
         );
         let (_, client) = allocate(rm, caller, control, [0; 4], Block::default());
         let process = Process {
             caller,
             control,
             uvm,
+            keeper,
             client,
         };
         assert_eq!(
@@ -246,7 +249,8 @@ fn calls_on_the_callers_address_space_want_the_process_that_made_the_client() {
     let mut rm = rm();
     let owner = Process::new(&mut rm, 100, 1000);
     assert_eq!(owner.memory(&mut rm, MEMORY, 1 << 20), Status::OK);
-    let vaspace = Block(vec![0; layout::vaspace_alloc::SIZE]);
+    let mut vaspace = Block(vec![0; layout::vaspace_alloc::SIZE]);
+    vaspace.put_u32(layout::vaspace_alloc::FLAGS, 0x48);
     assert_eq!(
         owner.alloc(
             &mut rm,
@@ -269,6 +273,13 @@ fn calls_on_the_callers_address_space_want_the_process_that_made_the_client() {
         uvm(&mut rm, owner.caller, rm::uvm::INITIALIZE, initialize, 8),
         Status::OK
     );
+    let keep = |rm: &mut Rm| {
+        let block = Block(vec![0; layout::uvm_mm_initialize::SIZE]);
+        let mut call = Call::new(owner.caller, owner.keeper, block);
+        call.descriptor = Some(owner.uvm);
+        rm.uvm(rm::uvm::MM_INITIALIZE, &mut call);
+        status(&call.block, layout::uvm_mm_initialize::RM_STATUS)
+    };
     let mut register = Block(vec![0; uvm_register_gpu::SIZE]);
     register.put(0, &uuid);
     let at = uvm_register_gpu::RM_STATUS;
@@ -285,19 +296,25 @@ fn calls_on_the_callers_address_space_want_the_process_that_made_the_client() {
     block.put(0, &uuid);
     block.put_u32(space::H_CLIENT, owner.client);
     block.put_u32(space::H_VA_SPACE, 0x5c00_0009);
-    for (caller, expected) in [
-        (child, Status::INSUFFICIENT_PERMISSIONS),
-        (owner.caller, Status::OK),
-    ] {
-        let answer = uvm(
-            &mut rm,
-            caller,
-            rm::uvm::REGISTER_GPU_VASPACE,
-            block.clone(),
-            space::RM_STATUS,
-        );
-        assert_eq!(answer, expected);
-    }
+    let register = |rm: &mut Rm, caller: Caller| {
+        let request = rm::uvm::REGISTER_GPU_VASPACE;
+        uvm(rm, caller, request, block.clone(), space::RM_STATUS)
+    };
+    assert_eq!(register(&mut rm, child), Status::INSUFFICIENT_PERMISSIONS);
+    assert_eq!(
+        register(&mut rm, owner.caller),
+        super::status::PAGE_TABLE_NOT_AVAIL,
+        "nothing keeps the address space yet"
+    );
+    assert_eq!(keep(&mut rm), Status::OK);
+    assert_eq!(keep(&mut rm), super::status::INVALID_STATE, "it is kept");
+    assert_eq!(register(&mut rm, owner.caller), Status::OK);
+    rm.release_file(owner.keeper);
+    assert_eq!(
+        keep(&mut rm),
+        super::status::PAGE_TABLE_NOT_AVAIL,
+        "let go, it cannot be kept again"
+    );
     use layout::{nvos33 as map, nvos33_with_fd};
     let mut block = Block(vec![0; nvos33_with_fd::SIZE]);
     block.put_u32(map::H_CLIENT, owner.client);

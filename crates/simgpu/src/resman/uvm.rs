@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rm::{Status, layout, uvm};
 
+use super::clients::Body;
 use super::managed::Residents;
 use super::{ABI, Answer, Call, Rm, status};
 use crate::proto::FileId;
@@ -20,6 +21,7 @@ const PAGE: u64 = 4096;
 pub struct Uvm {
     /// Flags it was set up with, and the process whose address space it is bound to.
     initialised: Option<(u64, u32)>,
+    kept: Kept,
     gpus: BTreeSet<usize>,
     pub spaces: Vec<Space>,
     channels: BTreeSet<(u32, u32)>,
@@ -30,6 +32,17 @@ pub struct Uvm {
     groups: BTreeSet<u64>,
     next_group: u64,
     pub resident: Residents,
+}
+
+/// Whether a second file keeps the address space that a UVM file is bound to (`MM_INITIALIZE`, uvm.c). Without it the
+/// driver makes nothing that works on that address space.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum Kept {
+    #[default]
+    NotYet,
+    By(FileId),
+    /// The second file was closed: for good.
+    NoMore,
 }
 
 /// A registered GPU address space.
@@ -78,6 +91,27 @@ impl Uvm {
     pub fn semaphores_at(&self, address: u64) -> Option<u64> {
         let (&base, &(length, kind)) = self.ranges.range(..=address).next_back()?;
         (kind == Use::Semaphores && address - base < length).then_some(base + length)
+    }
+
+    /// A file was closed: was it the one that keeps this one's address space?
+    pub fn closed(&mut self, other: FileId) {
+        if self.kept == Kept::By(other) {
+            self.kept = Kept::NoMore;
+        }
+    }
+
+    /// Calls that need the address space are refused unless it is kept, or is the caller's whoever calls.
+    fn needs_address_space(&self) -> Answer {
+        match self.kept {
+            Kept::By(_) => Ok(()),
+            _ if self.is_shared() => Ok(()),
+            _ => Err(status::PAGE_TABLE_NOT_AVAIL),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.initialised
+            .is_some_and(|(flags, _)| flags & MULTI_PROCESS_SHARING != 0)
     }
 
     /// Whether a range overlaps one that is reserved.
@@ -316,11 +350,21 @@ impl Rm {
     /// A second UVM file keeps the first one's address space; the first must be set up.
     fn uvm_mm_initialize(&mut self, call: &mut Call) -> Answer {
         let other = call.descriptor.ok_or(Status::INVALID_ARGUMENT)?;
-        let set_up = self.space(other)?.initialised.is_some();
-        if set_up {
-            Ok(())
-        } else {
-            Err(status::ILLEGAL_ACTION)
+        let keeper = call.file;
+        let space = self.space(other)?;
+        if space.initialised.is_none() {
+            return Err(status::ILLEGAL_ACTION);
+        }
+        if space.is_shared() {
+            return Err(status::NOTHING_TO_DO);
+        }
+        match space.kept {
+            Kept::NotYet => {
+                space.kept = Kept::By(keeper);
+                Ok(())
+            }
+            Kept::By(_) => Err(status::INVALID_STATE),
+            Kept::NoMore => Err(status::PAGE_TABLE_NOT_AVAIL),
         }
     }
 
@@ -352,13 +396,13 @@ impl Rm {
         let gpu = self.gpu_of_uuid(call.block.uuid(at::GPU_UUID))?;
         let (client, handle) = (call.block.u32(at::H_CLIENT), call.block.u32(at::H_VA_SPACE));
         self.uvm_owner(call, client)?;
-        if !matches!(
-            self.body_of(client, handle),
-            Some(super::clients::Body::VaSpace(_))
-        ) {
-            return Err(Status::OBJECT_NOT_FOUND);
+        match self.body_of(client, handle) {
+            Some(Body::VaSpace { external: true, .. }) => {}
+            Some(Body::VaSpace { .. }) => return Err(status::INVALID_FLAGS),
+            _ => return Err(Status::OBJECT_NOT_FOUND),
         }
         let space = self.space(call.file)?;
+        space.needs_address_space()?;
         if !space.gpus.contains(&gpu) {
             return Err(status::INVALID_DEVICE);
         }
@@ -380,6 +424,7 @@ impl Rm {
         self.uvm_owner(call, client)?;
         self.channel_id(client, handle)
             .ok_or(status::INVALID_CHANNEL)?;
+        self.space(call.file)?.needs_address_space()?;
         self.space(call.file)?.channels.insert((client, handle));
         Ok(())
     }
@@ -407,6 +452,7 @@ impl Rm {
         self.uvm_owner(call, client)?;
         let memory = self.memory_of(client, handle)?;
         let space = self.space(call.file)?;
+        space.needs_address_space()?;
         let reserved = space.ranges.range(..=base).next_back();
         if !reserved
             .is_some_and(|(&start, &(size, kind))| kind == Use::External && end <= start + size)

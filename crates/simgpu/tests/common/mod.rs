@@ -74,6 +74,7 @@ pub struct Tenant {
     pub control: OwnedFd,
     pub device_file: OwnedFd,
     pub uvm: OwnedFd,
+    keeper: Option<OwnedFd>,
     pub root: u32,
 }
 
@@ -97,6 +98,7 @@ impl Tenant {
             control,
             device_file,
             uvm,
+            keeper: None,
             root,
         };
         let mut params = [0; layout::device_alloc::SIZE];
@@ -204,6 +206,23 @@ impl Tenant {
         )
     }
 
+    /// Has a second file keep the address space that the UVM file is bound to.
+    pub fn keep_address_space(&mut self) -> u32 {
+        use layout::uvm_mm_initialize as at;
+        let keeper = self.client.open(Node::Uvm).unwrap();
+        let mut block = [0; at::SIZE];
+        put32(&mut block, at::UVM_FD, self.uvm.as_raw_fd() as u32);
+        let status = uvm_call(
+            &mut self.client,
+            keeper.as_fd(),
+            uvm::MM_INITIALIZE,
+            &mut block,
+            at::RM_STATUS,
+        );
+        self.keeper = Some(keeper);
+        status
+    }
+
     /// Sets the UVM file up, with an address space on the GPU.
     pub fn uvm_space(&mut self) {
         use layout::{uvm_initialize, uvm_register_gpu, uvm_register_gpu_vaspace};
@@ -213,19 +232,17 @@ impl Tenant {
             self.uvm(uvm::INITIALIZE, &mut block, uvm_initialize::RM_STATUS),
             OK
         );
+        assert_eq!(self.keep_address_space(), OK);
         let mut block = [0; uvm_register_gpu::SIZE];
         put(&mut block, 0, &uuid);
         assert_eq!(
             self.uvm(uvm::REGISTER_GPU, &mut block, uvm_register_gpu::RM_STATUS),
             OK
         );
+        let mut space = [0; layout::vaspace_alloc::SIZE];
+        put32(&mut space, layout::vaspace_alloc::FLAGS, 0x48);
         assert_eq!(
-            self.alloc(
-                DEVICE,
-                VASPACE,
-                class::FERMI_VASPACE_A,
-                &mut [0; layout::vaspace_alloc::SIZE]
-            ),
+            self.alloc(DEVICE, VASPACE, class::FERMI_VASPACE_A, &mut space),
             OK
         );
         let mut block = [0; uvm_register_gpu_vaspace::SIZE];

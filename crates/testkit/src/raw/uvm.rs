@@ -7,11 +7,17 @@ use rm::{class, layout, uvm};
 
 use super::{Answer, Block, Client, Device, Fault, File, Node, checked};
 
+/// `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED` and `..._ENABLE_PAGE_FAULTING`, as CUDA makes the address space that
+/// UVM is to manage.
+const FOR_UVM: u32 = 0x48;
+
 /// An open UVM file.
 #[derive(Debug)]
 pub struct Uvm {
     node: Node,
     file: OwnedFd,
+    /// A second open of the device that keeps the address space the first is bound to.
+    keeper: OwnedFd,
 }
 
 impl Uvm {
@@ -23,6 +29,7 @@ impl Uvm {
         Ok(Uvm {
             node: node.clone(),
             file: node.open(File::Uvm)?,
+            keeper: node.open(File::Uvm)?,
         })
     }
 
@@ -50,8 +57,25 @@ impl Uvm {
             uvm::INITIALIZE,
             initialize_block(flags),
             layout::uvm_initialize::RM_STATUS,
-        )
-        .map(|_| ())
+        )?;
+        self.keep_address_space()
+    }
+
+    /// Binds the file to this address space for as long as the second file is open. Said again, or for a file that acts
+    /// on whoever calls, it is no error.
+    fn keep_address_space(&self) -> Answer {
+        use layout::uvm_mm_initialize as l;
+        /// `NV_ERR_INVALID_STATE`
+        const KEPT_ALREADY: u32 = 0x40;
+        /// `NV_WARN_NOTHING_TO_DO`
+        const NOT_NEEDED: u32 = 0x10006;
+        let mut block = Block::new(l::SIZE).with32(l::UVM_FD, self.file.as_raw_fd() as u32);
+        self.node
+            .ioctl(self.keeper.as_fd(), uvm::MM_INITIALIZE, &mut block)?;
+        match block.u32(l::RM_STATUS) {
+            KEPT_ALREADY | NOT_NEEDED => Ok(()),
+            status => checked(status),
+        }
     }
 
     /// What the kernel does if another thread changes the flags between the look at them and their use.
@@ -90,7 +114,7 @@ impl Uvm {
         let vaspace = client.alloc(
             device.device,
             class::FERMI_VASPACE_A,
-            Block::new(layout::vaspace_alloc::SIZE),
+            Block::new(layout::vaspace_alloc::SIZE).with32(layout::vaspace_alloc::FLAGS, FOR_UVM),
         )?;
         use layout::uvm_register_gpu_vaspace as l;
         let block = Block::new(l::SIZE)
