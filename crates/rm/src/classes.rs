@@ -79,7 +79,7 @@ classes! {
     0x503b "NV50_P2P" 72 Other EXECUTE FREE []
         "peer access between two subdevices of its own client";
     0x503c "NV50_THIRD_PARTY_P2P" 4 Other EXECUTE FREE []
-        "GPUDirect RDMA; the memory comes by control 0x503c0104";
+        "GPUDirect RDMA; no memory is ever registered with it (control 0x503c0104)";
     0x5080 "NV50_DEFERRED_API_CLASS" 1 Other DENIED FREE []
         "runs calls later, under names checked by nobody";
     0x50a0 "NV50_MEMORY_VIRTUAL" 128 Memory EXECUTE FREE []

@@ -15,10 +15,10 @@ controls! {
     0x208f_1105 "NV208F_CTRL_CMD_GPU_VERIFY_INFOROM" 8 EXECUTE READS;
     0x503c_0102 "NV503C_CTRL_CMD_REGISTER_VA_SPACE" 16 EXECUTE
         "links its own address space to the third-party object";
-    0x503c_0104 "NV503C_CTRL_CMD_REGISTER_VIDMEM" 32 EXECUTE
-        "the third-party object keeps the memory alive" { account: SHARES };
-    0x503c_0105 "NV503C_CTRL_CMD_UNREGISTER_VIDMEM" 4 EXECUTE
-        "the third-party object lets go of the memory" { account: RELEASES };
+    0x503c_0104 "NV503C_CTRL_CMD_REGISTER_VIDMEM" 32 ABSORB
+        "for modules that look memory up by the calling process, where they would find the helper: of no use in a slice";
+    0x503c_0105 "NV503C_CTRL_CMD_UNREGISTER_VIDMEM" 4 ABSORB
+        "nothing was registered";
     0x503c_0106 "NV503C_CTRL_CMD_REGISTER_PID" 4 UNSUPPORTED
         "registers a client it names" { foreign: &[client(0)] };
     0x506f_0105 "NV506F_CTRL_CMD_RESET_ISOLATED_CHANNEL" 8 DENIED
