@@ -12,7 +12,7 @@
 //!   never zero: shared mappings at offset 0, the common kind, are not notified.
 //! - `seccomp` with a new listener gets `EBUSY`: the newest listener would win over ours.
 
-use rm::{Abi, Decision};
+use rm::{Abi, Decision, nr};
 
 /// One classic BPF instruction (`struct sock_filter`).
 #[repr(C)]
@@ -136,14 +136,27 @@ impl Assembler {
     }
     /// Runs `body` only if the accumulator equals `k`; `body` must return on every path.
     fn block_when_equal(&mut self, k: u32, body: impl FnOnce(&mut Assembler)) {
+        self.block((JEQ, 1, 0), k, body);
+    }
+    /// Runs `body` only if the accumulator is less than `k`; `body` must return on every path.
+    fn block_when_below(&mut self, k: u32, body: impl FnOnce(&mut Assembler)) {
+        self.block((JGE, 0, 1), k, body);
+    }
+    /// A comparison that skips one instruction to get into `body`.
+    fn block(
+        &mut self,
+        (code, jump_true, jump_false): (u16, u8, u8),
+        k: u32,
+        body: impl FnOnce(&mut Assembler),
+    ) {
         let mut inner = Assembler::default();
         body(&mut inner);
         // A jump reaches 255 instructions; a long body is jumped over with an unconditional jump (32-bit offset).
         const JA: u16 = 0x05;
         self.0.push(Instruction {
-            code: JEQ,
-            jump_true: 1,
-            jump_false: 0,
+            code,
+            jump_true,
+            jump_false,
             k,
         });
         self.0.push(Instruction {
@@ -183,31 +196,37 @@ pub fn allow_list(calls: &[libc::c_long]) -> Program {
     Program(a.0)
 }
 
+/// Frontend calls that programs make most: they are compared first.
+const COMMON: [u8; 3] = [nr::RM_CONTROL, nr::RM_ALLOC, nr::RM_FREE];
+
 fn ioctl_rules(a: &mut Assembler, abi: &Abi) {
+    // UVM words are compared whole, so that 42 (a UVM call) is not taken for RM number 0x2a.
+    let uvm = |a: &mut Assembler, small: bool| {
+        for call in abi.uvm_calls() {
+            let verdict = match call.decision {
+                Decision::Pass => RET_ALLOW,
+                _ => RET_NOTIFY,
+            };
+            if (call.request <= UVM_SMALL_WORDS) == small {
+                a.when_equal(call.request, verdict);
+            }
+        }
+    };
     a.load(arg_low(1));
-    // FIBMAP and FIGETBSZ of any file system (linux/fs.h); the UVM driver routes neither.
-    for word in [0, 1, 2] {
-        a.when_equal(word, RET_ALLOW);
-    }
-    // UVM words: they are compared whole, so that 42 (a UVM call) is not taken for RM number 0x2a.
-    for call in abi.uvm_calls() {
-        let verdict = if call.decision == Decision::Pass {
-            RET_ALLOW
-        } else {
-            RET_NOTIFY
-        };
-        a.when_equal(call.request, verdict);
-    }
-    // A small word that the table lacks: notified, so that it is counted and refused.
-    a.0.push(Instruction {
-        code: JGE,
-        jump_true: 1,
-        jump_false: 0,
-        k: UVM_SMALL_WORDS + 1,
+    a.block_when_below(UVM_SMALL_WORDS + 1, |a| {
+        // FIBMAP and FIGETBSZ of any file system (linux/fs.h); the UVM driver routes neither.
+        for word in [0, 1, 2] {
+            a.when_equal(word, RET_ALLOW);
+        }
+        uvm(a, true);
+        // A small word that the table lacks: notified, so that it is counted and refused.
+        a.ret(RET_NOTIFY);
     });
-    a.ret(RET_NOTIFY);
+    uvm(a, false);
     a.and(NUMBER_AND_SIZE);
-    for escape in abi.escapes() {
+    let common = abi.escapes().filter(|escape| COMMON.contains(&escape.nr));
+    let others = abi.escapes().filter(|escape| !COMMON.contains(&escape.nr));
+    for escape in common.chain(others) {
         for &size in escape.sizes {
             a.when_equal(u32::from(size) << 16 | u32::from(escape.nr), RET_NOTIFY);
         }

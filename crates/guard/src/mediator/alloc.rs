@@ -321,7 +321,8 @@ impl Worker<'_> {
     }
 
     /// An object that takes memory nobody states (context buffers, instance memory): the memory that is free before and
-    /// after tells how much. What it took last time is charged beforehand.
+    /// after tells how much. What it took last time is charged beforehand; once that is the least it can be, no
+    /// measurement can change the charge, and none is made.
     fn alloc_measured(
         &mut self,
         call: &Call,
@@ -339,6 +340,10 @@ impl Worker<'_> {
         let expected = crate::tenant::lock(&self.tenant.implicit)
             .get(&key)
             .copied();
+        let (least, most) = hidden_bounds(request.class.kind, engine);
+        if expected == Some(least) {
+            return self.alloc_with_hidden(call, form, request, (device, least));
+        }
         let _memory = self.tenant.device_memory.write();
         let _order = self.tenant.in_order(request.client);
         let Ok(reservation) = self
@@ -357,7 +362,6 @@ impl Worker<'_> {
             return Ok(executed?);
         }
         let after = self.tenant.own.free_memory(gpu);
-        let (least, most) = hidden_bounds(request.class.kind, engine);
         let measured = match (before, after) {
             (Ok(before), Ok(after)) => before.saturating_sub(after),
             _ => expected.unwrap_or(most),
@@ -382,13 +386,48 @@ impl Worker<'_> {
             return Ok(executed?);
         };
         crate::tenant::lock(&self.tenant.implicit).insert(key, charge);
+        self.enter_with_hidden(call, form, request, reservation)?;
+        Ok(executed?)
+    }
+
+    /// An object whose hidden memory is known.
+    fn alloc_with_hidden(
+        &mut self,
+        call: &Call,
+        form: &Form,
+        request: &Request,
+        (device, hidden): (DeviceIndex, Bytes),
+    ) -> Result<i32, Stop> {
+        let _memory = self.tenant.device_memory.read();
+        let _order = self.tenant.in_order(request.client);
+        let Ok(reservation) = self.tenant.ledger().reserve(device, hidden) else {
+            self.set_status(form, Status::NO_MEMORY);
+            return Ok(0);
+        };
+        let executed = self.execute(call);
+        if executed.is_ok() && self.status(form) == Status::OK {
+            self.enter_with_hidden(call, form, request, reservation)?;
+        } else {
+            self.tenant.ledger().cancel(reservation);
+        }
+        Ok(executed?)
+    }
+
+    fn enter_with_hidden(
+        &mut self,
+        call: &Call,
+        form: &Form,
+        request: &Request,
+        reservation: Reservation,
+    ) -> Result<(), Stop> {
         self.enter(call, form, request)?;
         let handle = ObjectHandle(self.new_handle());
-        let attached =
-            self.tenant
-                .ledger()
-                .charge_object(reservation, ClientHandle(request.client), handle);
+        let client = ClientHandle(request.client);
+        let attached = self
+            .tenant
+            .ledger()
+            .charge_object(reservation, client, handle);
         debug_assert!(attached.is_ok(), "the object was entered just now");
-        Ok(executed?)
+        Ok(())
     }
 }
