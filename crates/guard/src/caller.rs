@@ -14,6 +14,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::sys::{self, TenantPtr, Tid};
 use crate::tenant::lock;
 
+/// Where a thread's last call had its parameters: a program that calls again calls from the same place more often than
+/// not.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Guess {
+    /// Address of the call's block.
+    pub arg: u64,
+    /// Address of the parameters that it led to.
+    pub params: u64,
+    /// Bytes of the parameters; 0: nothing is known.
+    pub len: usize,
+}
+
 /// What guard holds of one thread of the tenant.
 #[derive(Debug)]
 pub struct Caller {
@@ -26,6 +38,7 @@ pub struct Caller {
     whole_process: bool,
     /// `/proc/TID/mem`: bound to the address space, not to the number. Absent where it may not be opened.
     memory: Mutex<Option<Arc<File>>>,
+    guess: Mutex<Guess>,
 }
 
 impl Caller {
@@ -44,6 +57,7 @@ impl Caller {
             pidfd,
             whole_process,
             memory: Mutex::new(open_memory(tid)),
+            guess: Mutex::default(),
         })
     }
 
@@ -69,6 +83,16 @@ impl Caller {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         sys::pidfd_getfd(self.pidfd.as_fd(), fd)
+    }
+
+    /// Where the thread's last call had its parameters.
+    pub fn guess(&self) -> Guess {
+        *lock(&self.guess)
+    }
+
+    /// Where this call has its parameters.
+    pub fn set_guess(&self, guess: Guess) {
+        *lock(&self.guess) = guess;
     }
 
     /// Copies from the tenant, once.

@@ -5,6 +5,7 @@
 //! ledger (`policy::ledger`). What the tenant is told about memory is its slice. [`audit`] compares the ledger with what
 //! the kernel and the driver say; [`registry`] keeps the quotas of one node within its cards.
 
+mod ahead;
 pub mod audit;
 mod auditor;
 pub mod backend;

@@ -14,6 +14,7 @@ use policy::units::Bytes;
 use rm::Abi;
 use serde::{Deserialize, Serialize};
 
+use crate::ahead::Ahead;
 use crate::backend::Backend;
 use crate::caller::Callers;
 use crate::files::{Files, Numbers};
@@ -152,6 +153,8 @@ pub struct Tenant {
     pub device_memory: RwLock<()>,
     /// What context buffers cost, as measured: by device, class and engine.
     pub implicit: Mutex<HashMap<(u8, u32, u32), Bytes>>,
+    /// What is done for a program before it asks.
+    pub ahead: Ahead,
     /// Who looks at every call, if anybody does.
     pub trace: Option<Box<dyn Trace>>,
     order: Vec<Mutex<()>>,
@@ -194,6 +197,7 @@ impl Tenant {
             helper: std::process::id() as Tid,
             device_memory: RwLock::new(()),
             implicit: Mutex::default(),
+            ahead: Ahead::default(),
             trace: None,
             order: (0..ORDER_SHARDS).map(|_| Mutex::new(())).collect(),
             ledger: Mutex::new(Ledger::with_walls(&quotas, walls.ledger())),

@@ -7,11 +7,15 @@
 //! itself, and a second thread only waits for its locks: 250 us a 4 MiB allocation at four callers with one thread, 340
 //! with four), sixteen by three (700 us against 1,000 with one). A thread that is held up (the driver's locks, memory
 //! that faults for ever) must not hold up the others: the main thread looks after that ([`Pool::watch`]).
+//!
+//! The driver's lock prefers a thread that comes running to one that sleeps for it, for up to 4 ms (the kernel's
+//! rw_semaphore). Threads that serve call after call would overtake a sleeping one as often; [`Turns`] bounds that.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::backend::lend;
 use crate::listener::Listener;
@@ -29,8 +33,12 @@ const CROWD: usize = 7;
 const RECENT: usize = 32;
 /// The load is judged after so many calls.
 const JUDGE_EVERY: usize = 8;
-/// Callers overlap if so many of the last [`RECENT`] calls left another one waiting behind them.
-const OVERLAPS: u32 = 4;
+/// Whether a call leaves another one waiting behind it is looked at every so many calls: it costs a system call.
+const LOOK_EVERY: usize = 4;
+/// Looks that count.
+const LOOKS: u32 = 8;
+/// A call may be overtaken for so long by calls that came later.
+const PATIENCE: Duration = Duration::from_micros(1500);
 /// Buffers live on the heap; what is left on the stack is shallow.
 const STACK: usize = 128 << 10;
 
@@ -50,6 +58,7 @@ pub struct Pool {
     recent: Mutex<Recent>,
     /// Whether several threads call.
     several: AtomicBool,
+    turns: Turns,
     /// Calls answered: what [`Pool::watch`] sees move.
     served: AtomicUsize,
     idle: Mutex<Idle>,
@@ -77,6 +86,7 @@ pub fn start(tenant: Arc<Tenant>, listener: OwnedFd) -> std::io::Result<Arc<Pool
         synchronous: AtomicBool::new(true),
         recent: Mutex::default(),
         several: AtomicBool::new(false),
+        turns: Turns::default(),
         served: AtomicUsize::new(0),
         idle: Mutex::default(),
         wake: Condvar::new(),
@@ -103,13 +113,14 @@ impl Pool {
         if idle.threads == MOST_THREADS {
             return Ok(());
         }
+        let number = idle.threads;
         idle.threads += 1;
         drop(idle);
         let pool = self.clone();
         let spawned = thread::Builder::new()
             .name("mediator".into())
             .stack_size(STACK)
-            .spawn(move || pool.run());
+            .spawn(move || pool.run(number));
         if spawned.is_err() {
             lock(&self.idle).threads -= 1;
         }
@@ -126,7 +137,7 @@ impl Pool {
         idle.parked -= 1;
     }
 
-    fn run(self: Arc<Pool>) {
+    fn run(self: Arc<Pool>, number: usize) {
         let mut worker = Worker::new(&self.tenant, self.listener());
         loop {
             if self.waiting.fetch_add(1, Ordering::AcqRel) >= self.target.load(Ordering::Relaxed) {
@@ -143,13 +154,24 @@ impl Pool {
                         // Nobody is left to take the next one. Without a thread it waits until this call is done.
                         let _started = self.add_thread();
                     }
+                    let crowd = self.target.load(Ordering::Relaxed) > 1;
+                    if crowd {
+                        self.turns.begin(number);
+                    }
                     worker.serve(&call);
+                    if crowd {
+                        self.turns.end(number);
+                    }
                     self.busy.fetch_sub(1, Ordering::Relaxed);
                     self.served.fetch_add(1, Ordering::Relaxed);
-                    // A single caller that calls again at once is no load, and looking costs a system call.
-                    let overlap = self.several.load(Ordering::Relaxed) && self.call_is_pending();
                     let mut recent = lock(&self.recent);
-                    if recent.add(call.tid, overlap) {
+                    let judge = recent.add(call.tid);
+                    // A single caller that calls again at once is no load.
+                    if recent.at.is_multiple_of(LOOK_EVERY) && self.several.load(Ordering::Relaxed)
+                    {
+                        recent.look(self.call_is_pending());
+                    }
+                    if judge {
                         self.follow_load(&recent);
                     }
                 }
@@ -163,7 +185,7 @@ impl Pool {
     /// Changes the way of waiting when the load asks for it.
     fn follow_load(self: &Arc<Pool>, recent: &Recent) {
         self.several.store(recent.callers() > 1, Ordering::Relaxed);
-        let synchronous = recent.overlaps() < OVERLAPS;
+        let synchronous = !recent.overlap();
         if self.synchronous.swap(synchronous, Ordering::Relaxed) != synchronous {
             self.listener().set_sync_wake_up(synchronous);
         }
@@ -201,23 +223,88 @@ impl Pool {
     }
 }
 
+/// Keeps calls from being overtaken for long: a thread that is about to serve a call waits for one that was begun more
+/// than [`PATIENCE`] ago, once.
+struct Turns {
+    start: Instant,
+    /// When each thread began the call that it serves, in nanoseconds after `start`; [`NOTHING`], or [`WAITED_FOR`].
+    begun: [AtomicU64; MOST_THREADS],
+    /// Threads that wait.
+    waiting: AtomicUsize,
+    gate: Mutex<()>,
+    ended: Condvar,
+}
+
+const NOTHING: u64 = 0;
+/// It has been waited for in vain: what holds it up is not the others.
+const WAITED_FOR: u64 = u64::MAX;
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns {
+            start: Instant::now(),
+            begun: Default::default(),
+            waiting: AtomicUsize::new(0),
+            gate: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+}
+
+impl Turns {
+    fn begin(&self, thread: usize) {
+        let now = self.start.elapsed();
+        for other in (0..MOST_THREADS).filter(|&t| t != thread) {
+            let begun = self.begun[other].load(Ordering::Acquire);
+            let late = now.saturating_sub(Duration::from_nanos(begun)) > PATIENCE;
+            if begun != NOTHING && begun != WAITED_FOR && late {
+                self.wait_for(other, begun);
+            }
+        }
+        let now = self.start.elapsed().as_nanos() as u64;
+        self.begun[thread].store(now.max(1), Ordering::Release);
+    }
+
+    fn wait_for(&self, other: usize, begun: u64) {
+        // Before the look at the thread: whoever ends after that look sees that somebody waits.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let gate = lock(&self.gate);
+        let unchanged = |_: &mut ()| self.begun[other].load(Ordering::SeqCst) == begun;
+        let waited = self.ended.wait_timeout_while(gate, PATIENCE, unchanged);
+        let (_gate, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        if result.timed_out() {
+            let order = Ordering::SeqCst;
+            // It may have ended in this moment; then there is nothing to mark.
+            let _marked = self.begun[other].compare_exchange(begun, WAITED_FOR, order, order);
+        }
+    }
+
+    fn end(&self, thread: usize) {
+        self.begun[thread].store(NOTHING, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.gate));
+            self.ended.notify_all();
+        }
+    }
+}
+
 /// What was served lately, by any thread.
 #[derive(Default)]
 struct Recent {
     callers: [u32; RECENT],
     at: usize,
-    /// One bit a call, the latest lowest: another call was waiting when it was done.
-    overlapped: u32,
+    /// One bit a look, the latest lowest: another call was waiting when one was done.
+    looks: u32,
     /// How many different callers there were when it was counted last.
     different: usize,
 }
 
 impl Recent {
     /// Notes a call. True: it is time to judge the load.
-    fn add(&mut self, caller: u32, overlap: bool) -> bool {
+    fn add(&mut self, caller: u32) -> bool {
         self.callers[self.at % RECENT] = caller;
         self.at = self.at.wrapping_add(1);
-        self.overlapped = self.overlapped << 1 | u32::from(overlap);
         if !self.at.is_multiple_of(JUDGE_EVERY) {
             return false;
         }
@@ -235,8 +322,14 @@ impl Recent {
         self.different
     }
 
-    fn overlaps(&self) -> u32 {
-        self.overlapped.count_ones()
+    /// Notes whether a call was waiting.
+    fn look(&mut self, pending: bool) {
+        self.looks = (self.looks << 1 | u32::from(pending)) & ((1 << LOOKS) - 1);
+    }
+
+    /// Whether calls waited behind others lately.
+    fn overlap(&self) -> bool {
+        self.looks != 0
     }
 }
 
@@ -248,25 +341,47 @@ mod tests {
     fn callers_are_counted_among_the_recent_calls_only() {
         let mut recent = Recent::default();
         for i in 0..RECENT {
-            recent.add(1 + i as u32 % 5, false);
+            recent.add(1 + i as u32 % 5);
         }
         assert_eq!(recent.callers(), 5);
         for _ in 0..RECENT {
-            recent.add(7, false);
+            recent.add(7);
         }
         assert_eq!(recent.callers(), 1);
     }
 
     #[test]
-    fn overlaps_are_forgotten_with_the_calls() {
+    fn an_overlap_is_forgotten_after_as_many_looks_as_count() {
         let mut recent = Recent::default();
-        for _ in 0..5 {
-            recent.add(1, true);
+        recent.look(true);
+        for _ in 1..LOOKS {
+            recent.look(false);
+            assert!(recent.overlap());
         }
-        assert_eq!(recent.overlaps(), 5);
-        for _ in 0..RECENT {
-            recent.add(1, false);
-        }
-        assert_eq!(recent.overlaps(), 0);
+        recent.look(false);
+        assert!(!recent.overlap());
+    }
+
+    #[test]
+    fn a_late_call_is_waited_for_and_one_that_never_ends_only_once() {
+        let turns = Turns::default();
+        turns.begin(0);
+        thread::sleep(2 * PATIENCE);
+        thread::scope(|s| {
+            s.spawn(|| turns.begin(1));
+            while turns.waiting.load(Ordering::SeqCst) == 0
+                && turns.begun[0].load(Ordering::SeqCst) != WAITED_FOR
+            {
+                thread::yield_now();
+            }
+            turns.end(0);
+        });
+        assert_eq!(turns.begun[0].load(Ordering::SeqCst), NOTHING);
+        assert_ne!(turns.begun[1].load(Ordering::SeqCst), NOTHING, "it began");
+        thread::sleep(2 * PATIENCE);
+        turns.begin(2);
+        assert_eq!(turns.begun[1].load(Ordering::SeqCst), WAITED_FOR);
+        turns.end(1);
+        assert_eq!(turns.begun[1].load(Ordering::SeqCst), NOTHING);
     }
 }

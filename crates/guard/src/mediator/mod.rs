@@ -19,7 +19,7 @@ use rm::{Foreign, Names, Status};
 
 use crate::backend::Node;
 use crate::block::Block;
-use crate::caller::Caller;
+use crate::caller::{Caller, Guess};
 use crate::files::OpenFile;
 use crate::listener::{Listener, Notification, Reply};
 use crate::sys::{self, TenantPtr};
@@ -45,7 +45,7 @@ type Outcome = Result<Reply, Stop>;
 
 /// One thread that serves the tenant's calls, with its buffers.
 pub struct Worker<'t> {
-    tenant: &'t Tenant,
+    tenant: &'t Arc<Tenant>,
     listener: Listener<'t>,
     /// The driver's file that the call being served is on.
     node: Option<Node>,
@@ -56,16 +56,6 @@ pub struct Worker<'t> {
     extra: Vec<Block>,
     /// The block of `UVM_MAP_EXTERNAL_ALLOCATION`: large, nearly all of it unused, and zero between calls.
     map_block: Vec<u8>,
-    guess: Guess,
-}
-
-/// Where the last call's parameters were: a program that calls again calls from the same place more often than not.
-#[derive(Clone, Copy, Default)]
-struct Guess {
-    thread: u32,
-    arg: u64,
-    params: u64,
-    len: usize,
 }
 
 /// One call being served.
@@ -79,7 +69,7 @@ struct Call {
 
 impl<'t> Worker<'t> {
     /// A worker with empty buffers.
-    pub fn new(tenant: &'t Tenant, listener: Listener<'t>) -> Worker<'t> {
+    pub fn new(tenant: &'t Arc<Tenant>, listener: Listener<'t>) -> Worker<'t> {
         Worker {
             tenant,
             listener,
@@ -89,7 +79,6 @@ impl<'t> Worker<'t> {
             params: Block::default(),
             extra: Vec::new(),
             map_block: Vec::new(),
-            guess: Guess::default(),
         }
     }
 
@@ -283,8 +272,8 @@ impl<'t> Worker<'t> {
 
     /// Copies the call's block, with the parameters that it led to last time.
     fn load_arg(&mut self, call: &Call, len: usize) -> Result<(), Stop> {
-        let guess = self.guess;
-        if (guess.thread, guess.arg) == (call.n.tid, call.arg.0) && guess.len > 0 {
+        let guess = call.caller.guess();
+        if guess.arg == call.arg.0 && guess.len > 0 {
             let behind = (TenantPtr(guess.params), guess.len);
             self.arg
                 .load_with(&call.caller, call.arg, len, &mut self.params, behind)?;
@@ -299,12 +288,11 @@ impl<'t> Worker<'t> {
         if !self.params.is_of(from, len) {
             self.params.load(&call.caller, from, len)?;
         }
-        self.guess = Guess {
-            thread: call.n.tid,
+        call.caller.set_guess(Guess {
             arg: call.arg.0,
             params: from.0,
             len,
-        };
+        });
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use policy::ledger::{ClientHandle, ObjectHandle, UvmFile};
 use rm::{Decision, Status, UvmCall, layout, uvm};
 
 use super::{Call, Outcome, Stop, Worker};
+use crate::ahead;
 use crate::files::Flags;
 use crate::listener::Reply;
 use crate::rmcall;
@@ -79,6 +80,9 @@ impl Worker<'_> {
             }
         }
         self.still_waiting(call)?;
+        if call.request == uvm::INITIALIZE {
+            ahead::begin(self.tenant);
+        }
         Ok(Reply::Continue)
     }
 
@@ -176,6 +180,7 @@ impl Worker<'_> {
             uvm::ALLOC_SEMAPHORE_POOL => {
                 self.tenant.files().add_pool(id, base, length);
             }
+            uvm::REGISTER_GPU => self.tenant.ahead.registered(),
             _ => {}
         }
     }
