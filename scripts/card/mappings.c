@@ -1,12 +1,22 @@
 // A loop over shared file mappings, as programs that have nothing to do with a GPU make them. Prints microseconds.
+// With a word: under a seccomp filter that allows everything, which is the least that any filter costs.
 #define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "timing.h"
 
-int main(void) {
-    enum { N = 200000 };
+int main(int words, char **word) {
+    enum { N = 40000 };
+    (void)word;
+    if (words > 1) {
+        struct sock_filter allow[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 16), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+        struct sock_fprog filter = {2, allow};
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 3;
+    }
     int fd = memfd_create("mappings", 0);
     if (fd < 0 || ftruncate(fd, 1 << 20)) return 1;
     double best = 1e9;
