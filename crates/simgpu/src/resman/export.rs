@@ -192,6 +192,7 @@ impl Rm {
     pub(super) fn export_to_dmabuf(&mut self, call: &mut Call) -> Result<Answer, i32> {
         use layout::export_to_dmabuf_fd as at;
         const MOST: u32 = 128;
+        let first = self.abi.layout().export_to_dmabuf_fd.handles;
         let client = call.block.u32(at::H_CLIENT);
         let count = call.block.u32(at::NUM_OBJECTS);
         if call.block.u32(at::FD).cast_signed() != -1 {
@@ -199,7 +200,7 @@ impl Rm {
             return Ok(Err(Status::NOT_SUPPORTED));
         }
         let handles: Vec<u32> = (0..count.min(MOST) as usize)
-            .map(|n| call.block.u32(at::HANDLES + 4 * n))
+            .map(|n| call.block.u32(first + 4 * n))
             .collect();
         let memories = self.client(call, client).and_then(|_| {
             handles
