@@ -137,9 +137,14 @@ impl Rm {
             .unwrap_or(0);
         let params = call.params();
         params.put_u32(4, u32::try_from(gpu).unwrap_or(0));
-        params.put_u32(8, u32::MAX);
-        params.put_u16(12, u16::try_from(count).unwrap_or(u16::MAX));
-        params.put(14, &metadata);
+        // {fd@0 deviceInstance@4 gpuInstanceId@8 maxObjects:2 metadata[64]}; branch 535 has no gpuInstanceId.
+        let mut at = 8;
+        if params.0.len() == 80 {
+            params.put_u32(at, u32::MAX);
+            at += 4;
+        }
+        params.put_u16(at, u16::try_from(count).unwrap_or(u16::MAX));
+        params.put(at + 2, &metadata);
         Ok(())
     }
 

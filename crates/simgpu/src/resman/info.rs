@@ -321,7 +321,10 @@ impl Rm {
                         array.bytes.put_u32(4 * index, class);
                     }
                 }
-                params.put_u32(0, u32::try_from(hopper_classes(self.abi).count()).unwrap_or(0));
+                params.put_u32(
+                    0,
+                    u32::try_from(hopper_classes(self.abi).count()).unwrap_or(0),
+                );
                 Ok(())
             }
             // What an H200 answers to nvidia-smi: not supported (recorded from driver 580.159).

@@ -399,7 +399,10 @@ impl Rm {
             call.block.u64(at::OFFSET),
             call.block.u64(behind.gpu_attributes_count),
         );
-        let (client, handle) = (call.block.u32(behind.h_client), call.block.u32(behind.h_memory));
+        let (client, handle) = (
+            call.block.u32(behind.h_client),
+            call.block.u32(behind.h_memory),
+        );
         let room = (behind.gpu_attributes_count - at::PER_GPU_ATTRIBUTES) / PER_GPU;
         if count == 0 || count > room as u64 {
             return Err(Status::INVALID_ARGUMENT);

@@ -64,7 +64,11 @@ impl Connection {
         request: u32,
         block: Vec<u8>,
     ) -> Result<Executed, Stop> {
-        let entry = self.shared().abi().uvm(request).ok_or(Stop::Errno(libc::EINVAL))?;
+        let entry = self
+            .shared()
+            .abi()
+            .uvm(request)
+            .ok_or(Stop::Errno(libc::EINVAL))?;
         if block.len() != usize::from(entry.size) {
             return Err(Stop::Errno(libc::EINVAL));
         }
@@ -126,7 +130,11 @@ impl Connection {
         number: u8,
         block: Vec<u8>,
     ) -> Result<Executed, Stop> {
-        let entry = self.shared().abi().escape(number).ok_or(Stop::Errno(libc::EINVAL))?;
+        let entry = self
+            .shared()
+            .abi()
+            .escape(number)
+            .ok_or(Stop::Errno(libc::EINVAL))?;
         let sized = entry
             .sizes
             .iter()
@@ -192,7 +200,11 @@ impl Connection {
             call.block.u64(at::P_ALLOC_PARMS),
             call.block.u32(at::H_CLASS),
         );
-        let size = self.shared().abi().class(class).map_or(0, |entry| u32::from(entry.size));
+        let size = self
+            .shared()
+            .abi()
+            .class(class)
+            .map_or(0, |entry| u32::from(entry.size));
         if pointer != 0 && size > 0 {
             call.params = Some(Block(self.copy_in(pointer, size)?));
         }

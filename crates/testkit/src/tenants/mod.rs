@@ -126,6 +126,7 @@ const PROGRAMS: &[Entry] = &[
     ("attack_numbers_without_size", attacks::numbers_without_size),
     ("attack_no_descriptors_left", attacks::no_descriptors_left),
     ("attack_refused_export", attacks::refused_export),
+    ("attack_freed_range", attacks::freed_range),
     ("hold", shapes::hold),
 ];
 
