@@ -101,16 +101,24 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
     let mut gpus = Vec::new();
     match backend::open(node.as_ref().map(sim::Node::socket)) {
         Ok(driver) => {
-            checks.push(branch(driver.as_ref()));
+            let branch = branch(driver.as_ref());
+            let known = branch.state != State::Missing;
+            checks.push(branch);
             if node.is_none() {
                 checks.extend(fs::read_to_string(DRIVER_VERSION_FILE).map(|text| module(&text)));
                 checks.push(device_files());
                 checks.extend(heterogeneous_memory());
             }
             match OwnClient::open(driver) {
+                // How to ask it is not known.
+                _ if !known => {}
                 Ok(own) => {
                     checks.push(cards(own.gpus()));
                     gpus = own.gpus().to_vec();
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+                    let advice = "use another card, or another release of the driver";
+                    checks.push(Check::missing("GPUs", &e.to_string(), advice));
                 }
                 Err(e) => checks.push(Check::missing(
                     "GPUs",

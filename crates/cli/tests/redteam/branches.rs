@@ -38,7 +38,7 @@ fn every_branch_has_a_release_here() {
 
 #[test]
 fn the_quota_is_exact_and_shown_on_every_branch() {
-    on_every_branch(&["quota_exact", "visible_limit"]);
+    on_every_branch(&["quota_exact", "visible_limit", "visible_regions"]);
 }
 
 #[test]

@@ -226,6 +226,17 @@ impl Rm {
                 answer_list(arrays, |index| self.fb_info(gpu, index));
                 Ok(())
             }
+            // {count@0, 16 regions from @8: base@0:8, limit@8:8, ...}: what the driver gives out, and what it keeps.
+            ctrl::NV2080_FB_GET_FB_REGION_INFO => {
+                let stride = (params.0.len() - 8) / 16;
+                let (heap, ram) = (device.heap_kib << 10, device.ram_kib << 10);
+                params.put_u32(0, 2);
+                for (at, base, end) in [(8, 0, heap), (8 + stride, heap, ram)] {
+                    params.put_u64(at, base);
+                    params.put_u64(at + 8, end - 1);
+                }
+                Ok(())
+            }
             ctrl::NV2080_GR_GET_INFO | ctrl::NV0080_GR_GET_INFO => {
                 answer_list(arrays, |index| gr_info(device, index));
                 Ok(())

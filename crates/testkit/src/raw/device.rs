@@ -213,6 +213,30 @@ impl Device {
             .collect())
     }
 
+    /// Regions of the frame buffer: how many are told, and (base, limit) of each that the block has room for.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn fb_regions(&self, client: &Client) -> Answer<(u32, Vec<(u64, u64)>)> {
+        /// count@0, then entries from here on, base@0 and limit@8 in each; their size goes with the branch.
+        const FIRST: usize = 8;
+        const ROOM: usize = 16;
+        let entry = client
+            .node()
+            .abi()?
+            .control(ctrl::NV2080_FB_GET_FB_REGION_INFO);
+        let mut block = Block::new(entry.map_or(0, |entry| entry.size as usize));
+        client.control(
+            self.subdevice,
+            ctrl::NV2080_FB_GET_FB_REGION_INFO,
+            &mut block,
+        )?;
+        let size = (block.len() - FIRST) / ROOM;
+        let regions = (0..ROOM).map(|i| FIRST + i * size);
+        let regions = regions.map(|at| (block.u64(at), block.u64(at + 8)));
+        Ok((block.u32(0), regions.collect()))
+    }
+
     /// Bytes that the client is told are free.
     ///
     /// # Errors

@@ -79,6 +79,7 @@ const PROGRAMS: &[Entry] = &[
     ("honest", honest::honest),
     ("quota_exact", memory::quota_exact),
     ("visible_limit", visible::visible_limit),
+    ("visible_regions", visible::regions),
     ("race_no_overshoot", race::race_no_overshoot),
     ("alias_counted_once", memory::alias_counted_once),
     ("managed_charged", memory::managed_charged),
