@@ -52,6 +52,12 @@ pub fn parse_driver_version(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
+/// Whether `/proc/driver/nvidia/version` names the open kernel modules.
+pub fn is_open_module(text: &str) -> bool {
+    let first = text.lines().next().unwrap_or_default();
+    first.contains("Open Kernel Module")
+}
+
 /// The user data of each `tfd:` line of an epoll descriptor's fdinfo (proc_pid_fdinfo(5)).
 pub fn parse_epoll_entries(text: &str) -> Vec<u64> {
     text.lines()
@@ -97,5 +103,6 @@ mod tests {
         assert_eq!(parse_driver_version(open).as_deref(), Some("580.159.04"));
         assert_eq!(parse_driver_version(closed).as_deref(), Some("550.54.15"));
         assert_eq!(parse_driver_version(""), None);
+        assert!(is_open_module(open) && !is_open_module(closed) && !is_open_module(""));
     }
 }

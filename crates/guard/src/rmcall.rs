@@ -131,6 +131,7 @@ pub struct Gpu {
 /// A client of guard's own, with one device and subdevice for each GPU.
 pub struct OwnClient {
     backend: Arc<dyn Backend>,
+    abi: &'static Abi,
     control_file: OwnedFd,
     /// `/dev/nvidiaN` of each GPU, held open: the driver looks for it in the table of whoever allocates a device.
     _gpu_files: Vec<OwnedFd>,
@@ -200,13 +201,14 @@ impl OwnClient {
     /// Becomes a client of the driver, as whoever calls, and finds its GPUs.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// The driver is of no known branch; it refuses, or does not answer a question that the guard cannot do without.
     pub fn new(backend: Arc<dyn Backend>, files: OwnFiles) -> io::Result<OwnClient> {
         let OwnFiles {
             control: control_file,
             gpus: gpu_files,
             cards,
         } = files;
+        let (abi, _) = branch_of(backend.as_ref())?;
         let client = alloc(
             backend.as_ref(),
             control_file.as_fd(),
@@ -216,6 +218,7 @@ impl OwnClient {
         )?;
         let mut own = OwnClient {
             backend,
+            abi,
             control_file,
             _gpu_files: gpu_files,
             client,
@@ -233,6 +236,7 @@ impl OwnClient {
                 .find(|&&(id, _)| id == gpu_id)
                 .map_or(index as u32, |&(_, minor)| minor);
             let gpu = own.add_gpu(index, gpu_id, minor)?;
+            own.can_measure(&gpu)?;
             own.gpus.push(gpu);
         }
         Ok(own)
@@ -270,7 +274,7 @@ impl OwnClient {
         put_u32(&mut gid, 4, GID_BINARY);
         self.control(subdevice, ctrl::NV2080_GPU_GET_GID_INFO, &mut gid)?;
         let uuid_bytes: [u8; 16] = gid[12..28].try_into().expect("sixteen bytes");
-        let mut name = [0u8; 132];
+        let mut name = self.params_of(ctrl::NV2080_GPU_GET_NAME_STRING)?;
         self.control(subdevice, ctrl::NV2080_GPU_GET_NAME_STRING, &mut name)?;
         let name = name[4..].split(|&b| b == 0).next().unwrap_or_default();
         let heap = self.frame_buffer_at(index, &[fb::HEAP_SIZE])?[0];
@@ -302,6 +306,47 @@ impl OwnClient {
         }
     }
 
+    /// Empty parameters of a control whose size goes with the branch.
+    fn params_of(&self, cmd: u32) -> io::Result<Vec<u8>> {
+        let entry = self.abi.control(cmd).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("branch {} has no control {cmd:#x}", self.abi.branch()),
+            )
+        })?;
+        Ok(vec![0; entry.size as usize])
+    }
+
+    /// Asks once for everything that later measures rest on. A card or a driver that does not answer is refused here:
+    /// a limit on guesses is none.
+    fn can_measure(&self, gpu: &Gpu) -> io::Result<()> {
+        let cannot = |what: &str| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!(
+                    "GPU {} ({}): {what}, so memory cannot be limited on this card with this driver",
+                    gpu.index, gpu.name
+                ),
+            )
+        };
+        if gpu.memory == Bytes(0) {
+            return Err(cannot(
+                "the driver says that it has no memory of its own to allocate (FB_GET_INFO_V2, HEAP_SIZE is 0)",
+            ));
+        }
+        self.free_memory(gpu).map_err(|e| {
+            cannot(&format!(
+                "how much memory is free is not told (FB_GET_INFO_V2: {e})"
+            ))
+        })?;
+        self.memory_of(gpu, std::process::id()).map_err(|e| {
+            cannot(&format!(
+                "how much memory a process holds is not told (GET_PID_INFO: {e})"
+            ))
+        })?;
+        Ok(())
+    }
+
     /// The GPUs of this node, in the driver's order.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
@@ -314,8 +359,7 @@ impl OwnClient {
 
     fn frame_buffer_at(&self, index: usize, want: &[u32]) -> io::Result<Vec<Bytes>> {
         use layout::{fb_info, fb_info_entry};
-        // Any branch's block fits: the list begins at the same place on all, only its room differs.
-        let mut block = [0u8; fb_info::SIZE];
+        let mut block = self.params_of(ctrl::NV2080_FB_GET_INFO_V2)?;
         put_u32(&mut block, fb_info::FB_INFO_LIST_SIZE, want.len() as u32);
         let entry = |i: usize| fb_info::FB_INFO_LIST + i * fb_info_entry::SIZE;
         for (i, &w) in want.iter().enumerate() {

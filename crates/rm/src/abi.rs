@@ -1,125 +1,48 @@
-//! Driver branches: which entries a driver has.
+//! The kernel interface of a driver: which entries it has, found by its version.
 //!
-//! A branch is data: its parent, and what differs from it. [`for_driver`] finds the branch of a version string; an
-//! [`Abi`] is a branch with everything it inherits, flattened and sorted for look-ups.
+//! A branch is data (`branches.rs`): its parent, and what differs from it. [`for_driver`] finds the branch of a version
+//! string; an [`Abi`] is a branch with everything it inherits, flattened and sorted for look-ups.
 
 use std::fmt;
 use std::sync::LazyLock;
 
+use crate::branches::{BRANCHES, Branch, Delta};
 use crate::table::{Class, Control, Escape, UvmCall};
-use crate::{classes, controls, escapes, uvm_calls};
-
-/// What a branch changes in one table of its parent.
-struct Delta<T: 'static, S: 'static> {
-    /// Entries it adds, or puts in place of the parent's.
-    set: &'static [&'static [T]],
-    /// Entries of the parent that only change their size.
-    sizes: &'static [(u32, S)],
-    /// Entries of the parent that it does not have.
-    removed: &'static [u32],
-}
-
-/// One driver branch as it is written down.
-struct Branch {
-    /// Leading number of its releases.
-    name: &'static str,
-    /// The branch it starts from.
-    parent: Option<&'static Branch>,
-    /// Releases these tables hold for: their public headers give the same numbers, or the driver was traced.
-    releases: &'static [&'static str],
-    escapes: Delta<Escape, &'static [u16]>,
-    uvm_calls: Delta<UvmCall, u16>,
-    classes: Delta<Class, u16>,
-    controls: Delta<Control, u32>,
-}
-
-/// Branch 580, the root of the tree.
-static R580: Branch = Branch {
-    name: "580",
-    parent: None,
-    releases: &[
-        "580.65.06",
-        "580.76.05",
-        "580.82.07",
-        "580.82.09",
-        "580.94.02",
-        "580.94.03",
-        "580.94.06",
-        "580.94.10",
-        "580.94.11",
-        "580.94.13",
-        "580.94.16",
-        "580.94.17",
-        "580.94.18",
-        "580.95.05",
-        "580.105.08",
-        "580.119.02",
-        "580.126.09",
-        "580.126.16",
-        "580.126.18",
-        "580.126.20",
-        "580.142",
-        "580.159.03",
-        "580.159.04",
-    ],
-    escapes: Delta {
-        set: &[escapes::ESCAPES],
-        sizes: &[],
-        removed: &[],
-    },
-    uvm_calls: Delta {
-        set: &[uvm_calls::UVM_CALLS],
-        sizes: &[],
-        removed: &[],
-    },
-    classes: Delta {
-        set: &[classes::CLASSES],
-        sizes: &[],
-        removed: &[],
-    },
-    controls: Delta {
-        set: &[
-            controls::client::CLIENT,
-            controls::device::DEVICE,
-            controls::subdevice::SUBDEVICE,
-            controls::engine::ENGINE,
-        ],
-        sizes: &[],
-        removed: &[],
-    },
-};
-
-/// Every branch this build knows.
-static BRANCHES: &[&Branch] = &[&R580];
+use crate::varying::Layout;
 
 /// [`BRANCHES`], flattened, in the same order.
 static ABIS: LazyLock<Vec<Abi>> =
     LazyLock::new(|| BRANCHES.iter().map(|branch| Abi::of(branch)).collect());
 
 /// An entry that a table can be sorted by and a branch can resize.
-trait Entry: Copy {
+pub(crate) trait Entry: Copy {
+    /// What a branch says of a block that has another size there.
     type Size: Copy;
     fn key(&self) -> u32;
     fn resize(&mut self, size: Self::Size);
 }
 
 impl Entry for Escape {
-    type Size = &'static [u16];
+    /// Sizes, and where the status stands in each.
+    type Size = (&'static [u16], &'static [Option<u16>]);
     fn key(&self) -> u32 {
         self.nr.into()
     }
-    fn resize(&mut self, sizes: &'static [u16]) {
+    fn resize(&mut self, (sizes, status): Self::Size) {
         self.sizes = sizes;
+        self.status = status;
     }
 }
 
 impl Entry for UvmCall {
-    type Size = u16;
+    /// Size, and where the status stands.
+    type Size = (u16, u16);
     fn key(&self) -> u32 {
         self.request
     }
-    fn resize(&mut self, size: u16) {
+    fn resize(&mut self, (size, status): Self::Size) {
         self.size = size;
+        self.status = Some(status);
     }
 }
 
@@ -144,7 +67,7 @@ impl Entry for Control {
 }
 
 /// One table of a branch: the parent's, then what the branch changes.
-fn flatten<T: Entry>(branch: &Branch, pick: fn(&Branch) -> &Delta<T, T::Size>) -> Vec<T> {
+fn flatten<T: Entry>(branch: &Branch, pick: fn(&Branch) -> &Delta<T>) -> Vec<T> {
     let delta = pick(branch);
     let own = || delta.set.iter().copied().flatten();
     let mut table = branch
@@ -173,6 +96,7 @@ fn find<T: Entry>(table: &[T], key: u32) -> Option<&T> {
 /// The kernel interface of one driver branch.
 pub struct Abi {
     name: &'static str,
+    layout: &'static Layout,
     escapes: Vec<Escape>,
     uvm_calls: Vec<UvmCall>,
     classes: Vec<Class>,
@@ -183,6 +107,7 @@ impl Abi {
     fn of(branch: &Branch) -> Abi {
         Abi {
             name: branch.name,
+            layout: branch.layout,
             escapes: flatten(branch, |branch| &branch.escapes),
             uvm_calls: flatten(branch, |branch| &branch.uvm_calls),
             classes: flatten(branch, |branch| &branch.classes),
@@ -193,6 +118,11 @@ impl Abi {
     /// The branch: the leading number of its releases, as in `580`.
     pub fn branch(&self) -> &'static str {
         self.name
+    }
+
+    /// Offsets that are not the same on every branch.
+    pub fn layout(&self) -> &'static Layout {
+        self.layout
     }
 
     /// The frontend ioctl with this number (low 8 bits of the request).
@@ -251,22 +181,31 @@ pub struct Found {
     pub listed: bool,
 }
 
-/// A driver version of no known branch.
+/// A driver that has no tables: of no known branch, or a release that is not like its branch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownBranch {
     /// The version that was asked for.
     pub asked: String,
     /// The branches that are known.
     pub known: Vec<&'static str>,
+    /// The branch it belongs to, whose parameter blocks are not those of this release.
+    pub unlike: Option<&'static str>,
 }
 
 impl fmt::Display for UnknownBranch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = self.asked.escape_default();
+        if let Some(branch) = self.unlike {
+            return write!(
+                f,
+                "driver version \"{asked}\" has other parameter blocks than the rest of branch {branch}; install \
+                 another release of the branch"
+            );
+        }
         write!(
             f,
-            "driver version \"{}\" is of no known branch (known: {}); install a driver of a known branch, or a \
+            "driver version \"{asked}\" is of no known branch (known: {}); install a driver of a known branch, or a \
              gpuslice that knows this one",
-            self.asked.escape_default(),
             self.known.join(", "),
         )
     }
@@ -274,11 +213,17 @@ impl fmt::Display for UnknownBranch {
 
 impl std::error::Error for UnknownBranch {}
 
+/// The branches that are known, the oldest first.
+pub fn branches() -> impl ExactSizeIterator<Item = &'static Abi> {
+    ABIS.iter()
+}
+
 /// The interface of the driver with this version, as in `580.159.04`.
 ///
 /// # Errors
 ///
-/// [`UnknownBranch`] if the version is not digits between dots, or if its first number is no known branch.
+/// [`UnknownBranch`] if the version is not digits between dots, if its first number is no known branch, or if it is one
+/// of the few releases whose public headers give other numbers than those of their branch.
 pub fn for_driver(version: &str) -> Result<Found, UnknownBranch> {
     let numbers: Vec<&str> = version.split('.').collect();
     let well_formed = matches!(numbers.len(), 2 | 3)
@@ -288,16 +233,20 @@ pub fn for_driver(version: &str) -> Result<Found, UnknownBranch> {
     let at = BRANCHES
         .iter()
         .position(|branch| well_formed && branch.name == numbers[0]);
-    match at {
-        Some(at) => Ok(Found {
-            abi: &ABIS[at],
-            listed: BRANCHES[at].releases.contains(&version),
-        }),
-        None => Err(UnknownBranch {
-            asked: version.to_owned(),
-            known: BRANCHES.iter().map(|branch| branch.name).collect(),
-        }),
+    let refused = |unlike| UnknownBranch {
+        asked: version.to_owned(),
+        known: BRANCHES.iter().map(|branch| branch.name).collect(),
+        unlike,
+    };
+    let at = at.ok_or_else(|| refused(None))?;
+    let branch = BRANCHES[at];
+    if branch.unlike.contains(&version) {
+        return Err(refused(Some(branch.name)));
     }
+    Ok(Found {
+        abi: &ABIS[at],
+        listed: branch.releases.contains(&version),
+    })
 }
 
 #[cfg(test)]
@@ -306,19 +255,27 @@ mod tests {
     use crate::row::{EXECUTE, FREE, UNSUPPORTED};
     use crate::table::Decision;
 
-    /// A branch that differs from 580 in one size, one removed control and one changed decision.
-    static CHILD: Branch = Branch {
+    fn r580() -> &'static Branch {
+        let branch = BRANCHES.iter().find(|branch| branch.name == "580");
+        branch.expect("branch 580")
+    }
+
+    /// A branch that differs from 580 in some sizes, two removed entries and one changed decision.
+    static CHILD: LazyLock<Branch> = LazyLock::new(|| Branch {
         name: "999",
-        parent: Some(&R580),
+        facts: "",
+        parent: Some(r580()),
         releases: &[],
+        unlike: &[],
+        layout: r580().layout,
         escapes: Delta {
             set: &[],
-            sizes: &[(0x57, &[56])],
+            sizes: &[(0x57, (&[56], &[Some(48)]))],
             removed: &[],
         },
         uvm_calls: Delta {
             set: &[],
-            sizes: &[(34, 16)],
+            sizes: &[(34, (16, 8))],
             removed: &[80],
         },
         classes: Delta {
@@ -331,7 +288,7 @@ mod tests {
             sizes: &[(0x2080_1303, 460)],
             removed: &[0x2080_2096],
         },
-    };
+    });
 
     classes! {
         CHILD_CLASSES;
@@ -343,11 +300,13 @@ mod tests {
 
     #[test]
     fn a_branch_is_its_parent_and_its_differences() {
-        let (parent, child) = (Abi::of(&R580), Abi::of(&CHILD));
+        let (parent, child) = (Abi::of(r580()), Abi::of(&CHILD));
         assert_eq!(parent.escape(0x57).unwrap().sizes, [64]);
         assert_eq!(child.escape(0x57).unwrap().sizes, [56]);
+        assert_eq!(child.escape(0x57).unwrap().status, [Some(48)]);
         assert_eq!(parent.uvm(34).unwrap().size, 24);
         assert_eq!(child.uvm(34).unwrap().size, 16);
+        assert_eq!(child.uvm(34).unwrap().status, Some(8));
         assert!(parent.uvm(80).is_some() && child.uvm(80).is_none());
         assert_eq!(parent.control(0x2080_1303).unwrap().size, 1028);
         assert_eq!(child.control(0x2080_1303).unwrap().size, 460);
@@ -366,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_difference_is_of_an_entry_of_the_parent() {
-        fn check<T: Entry>(branch: &Branch, pick: fn(&Branch) -> &Delta<T, T::Size>) {
+        fn check<T: Entry>(branch: &Branch, pick: fn(&Branch) -> &Delta<T>) {
             let inherited = branch
                 .parent
                 .map_or_else(Vec::new, |parent| flatten(parent, pick));
@@ -379,7 +338,7 @@ mod tests {
                 );
             }
         }
-        for branch in BRANCHES.iter().copied().chain([&CHILD]) {
+        for branch in BRANCHES.iter().copied().chain([&*CHILD]) {
             check(branch, |branch| &branch.escapes);
             check(branch, |branch| &branch.uvm_calls);
             check(branch, |branch| &branch.classes);

@@ -6,4 +6,5 @@
 pub(crate) mod client;
 pub(crate) mod device;
 pub(crate) mod engine;
+pub(crate) mod firmware;
 pub(crate) mod subdevice;

@@ -5,10 +5,12 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`layout`] | sizes and field offsets of parameter blocks |
+//! | [`layout`] | sizes and field offsets of parameter blocks, the same on every branch |
+//! | [`varying`] | offsets that are not |
 //! | [`nr`], [`uvm`], [`class`], [`ctrl`] | numbers, by name |
 //! | `escapes`, `uvm_calls`, `classes`, `controls` | the entries of branch 580, one row each |
-//! | [`abi`] | branches: which driver has which entries |
+//! | `branches` | what each branch changes, and its releases |
+//! | [`abi`] | look-ups: which driver has which entries |
 //!
 //! A number that has no entry is refused: what a tenant may call is listed, never what it may not.
 
@@ -18,6 +20,7 @@
 mod row;
 
 pub mod abi;
+mod branches;
 pub mod class;
 mod classes;
 mod controls;
@@ -28,7 +31,8 @@ pub mod nr;
 pub mod table;
 pub mod uvm;
 mod uvm_calls;
+pub mod varying;
 
-pub use abi::{Abi, Found, UnknownBranch, for_driver};
+pub use abi::{Abi, Found, UnknownBranch, branches, for_driver};
 pub use escapes::UNSIZED_ESCAPES;
 pub use table::*;

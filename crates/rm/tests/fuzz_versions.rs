@@ -9,7 +9,7 @@ proptest! {
 
     #[test]
     fn a_version_is_of_a_known_branch_or_refused_in_one_line(
-        version in prop_oneof!["(580|570|[0-9]{0,4})(\\.[0-9]{0,4}){0,3}", "580\\.[0-9]{1,3}\\.[0-9]{1,3}", ".{0,16}"],
+        version in prop_oneof!["(535|580|570|595|[0-9]{0,4})(\\.[0-9]{0,4}){0,3}", "580\\.[0-9]{1,3}\\.[0-9]{1,3}", ".{0,16}"],
     ) {
         match rm::for_driver(&version) {
             Ok(found) => {

@@ -33,6 +33,12 @@ impl Block {
         self
     }
 
+    /// Gives the block another size: what is cut off is gone, what is added is zero.
+    pub fn resize(&mut self, size: usize) {
+        self.words.resize(size.div_ceil(8), 0);
+        self.size = size;
+    }
+
     /// Size in bytes.
     pub fn len(&self) -> usize {
         self.size

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rm::Abi;
 use simgpu::client::{Client, Node};
 
 thread_local! {
@@ -31,6 +32,11 @@ pub fn with_client<T>(use_it: impl FnOnce(&mut Client) -> io::Result<T>) -> io::
             use_it(slot.as_mut().ok_or_else(gone)?)
         })
         .unwrap_or_else(|_| Err(gone()))
+}
+
+/// The kernel interface of the node's driver.
+pub fn abi() -> io::Result<&'static Abi> {
+    with_client(Client::abi)
 }
 
 /// Opens a device file of the node.

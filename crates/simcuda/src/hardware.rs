@@ -11,8 +11,9 @@ use rm::{layout, uvm};
 use simgpu::client::Node as DeviceFile;
 
 use crate::block::Block;
+use crate::gateway;
 use crate::node::{Gpu, Node};
-use crate::resource_manager::{Answer, Fault, Mapping};
+use crate::resource_manager::{Answer, Fault, Mapping, block_of};
 use crate::va::{PAGE, Range, round_up};
 
 /// Memory of the device that the driver places (class `NV01_MEMORY_LOCAL_USER`).
@@ -42,7 +43,8 @@ const EVENT_CLASS: u32 = 0x79;
 /// Allocation parameters of memory.
 pub fn memory_parameters(owner: u32, kind: u32, flags: u32, attributes: u32, size: u64) -> Block {
     use layout::memory_allocation as l;
-    Block::new(l::SIZE)
+    // Cut to what the branch has when it is sent.
+    Block::new(l::TAG + 4)
         .with32(l::OWNER, owner)
         .with32(l::TYPE, kind)
         .with32(l::FLAGS, flags)
@@ -174,13 +176,15 @@ impl Held {
             }
             Held::Pages { .. } => Ok(()),
             Held::Channel { handle } => {
-                use layout::uvm_unregister_channel as l;
-                let block = Block::new(l::SIZE)
-                    .with(l::GPU_UUID, &gpu.uuid)
-                    .with32(l::H_CLIENT, node.client.root())
-                    .with32(l::H_CHANNEL, handle);
+                let at = gateway::abi()?.layout().uvm_unregister_channel;
+                let mut block = block_of(uvm::UNREGISTER_CHANNEL)?
+                    .with32(at.h_client, node.client.root())
+                    .with32(at.h_channel, handle);
+                if let Some(at) = at.gpu_uuid {
+                    block.put(at, &gpu.uuid);
+                }
                 node.uvm
-                    .call(uvm::UNREGISTER_CHANNEL, block, l::RM_STATUS)
+                    .call(uvm::UNREGISTER_CHANNEL, block, at.rm_status)
                     .map(|_| ())
             }
             Held::Event { file } => node.client.free_os_event(file.as_fd(), gpu.subdevice),
@@ -429,7 +433,7 @@ impl Builder<'_> {
         self.map_for_cpu(gpu.device, notifier, 4096, DeviceFile::Control)?;
         let index = (self.hardware.compute.len()
             + self.hardware.copy.iter().map(Vec::len).sum::<usize>()) as u64;
-        let block = Block::new(l::SIZE)
+        let block = Block::new(l::SUB_PROCESS_ID + 4)
             .with32(l::H_OBJECT_ERROR, notifier)
             .with32(l::H_OBJECT_BUFFER, fifos)
             .with64(l::GP_FIFO_OFFSET, base + index * 0x3000)
@@ -482,8 +486,7 @@ impl Builder<'_> {
         if let Some(memory) = state {
             self.hardware.held.push(Held::Pages { _memory: memory });
         }
-        let run =
-            Block::new(layout::gpfifo_schedule::SIZE).with(layout::gpfifo_schedule::B_ENABLE, &[1]);
+        let run = Block::new(2).with(layout::gpfifo_schedule::B_ENABLE, &[1]);
         self.control(group, 0xa06c_0101, run)?;
         self.event(self.gpu.subdevice, 0x3800_000c)?;
         Ok(())
@@ -512,16 +515,18 @@ impl Builder<'_> {
     fn semaphores(&mut self) -> Result<(), CuResult> {
         use layout::{uvm_alloc_semaphore_pool as l, uvm_validate_va_range as check};
         let range = Range::reserve(PAGE, PAGE)?;
-        let block = Block::new(l::SIZE)
+        let behind = gateway::abi().map_err(Fault::from)?;
+        let behind = behind.layout().uvm_alloc_semaphore_pool;
+        let block = block_of(uvm::ALLOC_SEMAPHORE_POOL)?
             .with64(l::BASE, range.base())
             .with64(l::LENGTH, PAGE)
             .with(l::PER_GPU_ATTRIBUTES, &self.gpu.uuid)
             .with32(l::PER_GPU_ATTRIBUTES + 16, 1)
             .with32(l::PER_GPU_ATTRIBUTES + 20, 1)
-            .with64(l::GPU_ATTRIBUTES_COUNT, 1);
+            .with64(behind.gpu_attributes_count, 1);
         self.node
             .uvm
-            .call(uvm::ALLOC_SEMAPHORE_POOL, block, l::RM_STATUS)?;
+            .call(uvm::ALLOC_SEMAPHORE_POOL, block, behind.rm_status)?;
         map_uvm(self.node, &range)?;
         let (base, length) = (range.base(), range.length());
         self.hardware.held.push(Held::Semaphores { range });

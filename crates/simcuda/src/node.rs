@@ -273,7 +273,8 @@ impl Node {
         self.map_doorbells(subdevice, card.minor)?;
         client.tell(subdevice, 0x2080_3601, 72)?;
         let vaspace = |flags| {
-            Block::new(layout::vaspace_alloc::SIZE).with32(layout::vaspace_alloc::FLAGS, flags)
+            Block::new(layout::vaspace_alloc::VA_BASE + 8)
+                .with32(layout::vaspace_alloc::FLAGS, flags)
         };
         let contexts = client.alloc(device, 0x90f1, Some(vaspace(0x48)))?;
         client.alloc(device, 0x90f1, Some(vaspace(0)))?;
@@ -389,7 +390,7 @@ pub fn memory_info<const N: usize>(
 ) -> Answer<[u64; N]> {
     use layout::{fb_info, fb_info_entry};
     let at = |index: usize| fb_info::FB_INFO_LIST + index * fb_info_entry::SIZE;
-    let mut block = Block::new(fb_info::SIZE).with32(fb_info::FB_INFO_LIST_SIZE, N as u32);
+    let mut block = Block::new(at(N)).with32(fb_info::FB_INFO_LIST_SIZE, N as u32);
     for (index, wanted) in indices.iter().enumerate() {
         block.put(at(index) + fb_info_entry::INDEX, &wanted.to_ne_bytes());
     }
@@ -413,7 +414,7 @@ pub mod fb {
 
 impl Gpu {
     fn finish(&mut self, client: &RmClient) -> Answer<()> {
-        let parameters = Block::new(layout::memory_allocation::SIZE)
+        let parameters = Block::new(layout::memory_allocation::TAG + 4)
             .with32(layout::memory_allocation::OWNER, client.root())
             .with32(layout::memory_allocation::FLAGS, 0x8c415)
             .with64(layout::memory_allocation::SIZE_FIELD, 1 << 40);

@@ -1,7 +1,7 @@
 //! The verbs of the driver's kernel interface: allocate, free, control, map, and the calls of the UVM file.
 //!
-//! The blocks have the sizes and fields of branch 580 (`rm::layout`); what is left zero is what the real library
-//! left zero, or does not matter to the answer.
+//! The blocks have the fields that every branch has (`rm::layout`) and the sizes of the node's branch; what is left zero is
+//! what the real library left zero on branch 580, or does not matter to the answer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -136,6 +136,10 @@ impl RmClient {
         mut parameters: Option<Block>,
     ) -> Answer<u32> {
         let handle = self.fresh();
+        // As large as the driver of this branch reads.
+        if let (Some(block), Some(entry)) = (&mut parameters, gateway::abi()?.class(class)) {
+            block.resize(entry.size.into());
+        }
         let mut block = Block::new(layout::nvos64::SIZE)
             .with32(layout::nvos64::H_ROOT, self.root)
             .with32(layout::nvos64::H_OBJECT_PARENT, parent)
@@ -162,6 +166,10 @@ impl RmClient {
 
     /// Sends a control command; the block carries the parameters and takes the answer.
     pub fn control(&self, object: u32, command: u32, parameters: &mut Block) -> Answer<()> {
+        // A library asks what its own branch knows, in the sizes of that branch.
+        let entry = gateway::abi()?.control(command);
+        let entry = entry.ok_or(Fault::Status(rm::Status::NOT_SUPPORTED.0))?;
+        parameters.resize(entry.size as usize);
         let address = if parameters.len() == 0 {
             0
         } else {
@@ -419,17 +427,18 @@ impl Uvm {
         offset: u64,
     ) -> Answer<()> {
         use layout::uvm_map_external as l;
-        let block = Block::new(l::SIZE)
+        let behind = gateway::abi()?.layout().uvm_map_external;
+        let block = block_of(uvm::MAP_EXTERNAL_ALLOCATION)?
             .with64(l::BASE, base)
             .with64(l::LENGTH, length)
             .with64(l::OFFSET, offset)
             .with(l::PER_GPU_ATTRIBUTES, uuid)
             .with32(l::PER_GPU_ATTRIBUTES + 16, 1)
-            .with64(l::GPU_ATTRIBUTES_COUNT, 1)
-            .with32(l::RM_CTRL_FD, client.file_number())
-            .with32(l::H_CLIENT, client.root())
-            .with32(l::H_MEMORY, memory);
-        self.call(uvm::MAP_EXTERNAL_ALLOCATION, block, l::RM_STATUS)
+            .with64(behind.gpu_attributes_count, 1)
+            .with32(behind.rm_ctrl_fd, client.file_number())
+            .with32(behind.h_client, client.root())
+            .with32(behind.h_memory, memory);
+        self.call(uvm::MAP_EXTERNAL_ALLOCATION, block, behind.rm_status)
             .map(|_| ())
     }
 
@@ -446,8 +455,12 @@ impl Uvm {
 
     /// Ends a range and its mappings.
     pub fn free(&self, base: u64, length: u64) -> Answer<()> {
-        use layout::uvm_free as l;
-        self.on_range(uvm::FREE, base, length, l::SIZE, l::RM_STATUS)
+        let at = gateway::abi()?.layout().uvm_free;
+        let mut block = block_of(uvm::FREE)?.with64(layout::uvm_free::BASE, base);
+        if let Some(at) = at.length {
+            block.put(at, &length.to_ne_bytes());
+        }
+        self.call(uvm::FREE, block, at.rm_status).map(|_| ())
     }
 
     /// Makes a range group; gives its number.
@@ -464,6 +477,13 @@ impl Uvm {
         self.call(uvm::DESTROY_RANGE_GROUP, block, l::RM_STATUS)
             .map(|_| ())
     }
+}
+
+/// An empty block of a UVM call whose size goes with the branch.
+pub fn block_of(request: u32) -> Answer<Block> {
+    let entry = gateway::abi()?.uvm(request);
+    let entry = entry.ok_or(Fault::Os(libc::EINVAL))?;
+    Ok(Block::new(entry.size.into()))
 }
 
 fn uvm_call(

@@ -295,13 +295,15 @@ impl Driver {
         };
         let number = own.as_fd().as_raw_fd() as u32;
         let root = self.node.client.root();
-        // GET_EXPORT_OBJECT_INFO: fd@0 deviceInstance@4 gpuInstanceId@8 maxObjects@12:2 metadata@14
+        // GET_EXPORT_OBJECT_INFO: fd@0 deviceInstance@4 gpuInstanceId@8 maxObjects@12:2 metadata@14; branch 535 has no
+        // gpuInstanceId.
         let mut info = Block::new(80).with32(0, number);
         self.node
             .client
             .control(root, 0x3d08, &mut info)
             .map_err(|_| CuResult::ERROR_INVALID_VALUE)?;
-        let metadata = info.get(14, METADATA);
+        let at = if info.len() == 80 { 14 } else { 10 };
+        let metadata = info.get(at, METADATA);
         let size = metadata[..8].try_into().map_or(0, u64::from_ne_bytes);
         let index = self
             .node

@@ -9,6 +9,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rm::Abi;
+
 use crate::proto::{FileId, Malformed, Reply, Request};
 use crate::wire::{self, Receiver};
 use crate::work::{CHUNK, Op, Work, WorkResult, WorkStatus};
@@ -30,6 +32,8 @@ pub enum Node {
 /// child connects anew at its first call; a process that changes its user makes a new client.
 pub struct Client {
     socket: PathBuf,
+    /// The kernel interface of the driver, once it has been asked for.
+    abi: Option<&'static Abi>,
     connection: Connection,
 }
 
@@ -97,6 +101,7 @@ impl Client {
     pub fn connect(socket: &Path) -> io::Result<Client> {
         Ok(Client {
             socket: socket.to_owned(),
+            abi: None,
             connection: Connection::open(socket)?,
         })
     }
@@ -132,7 +137,7 @@ impl Client {
     /// The errno the kernel would give: `EFAULT` for a bad pointer, `ENOTTY` on a descriptor of no node.
     pub fn ioctl(&mut self, fd: BorrowedFd<'_>, request: u32, arg: *mut u8) -> io::Result<i32> {
         let arg = arg as u64;
-        let mut block = vec![0; block_size(request)];
+        let mut block = vec![0; block_size(self.abi()?, request)];
         read_self(arg, &mut block)?;
         let ask = Request::Ioctl {
             request,
@@ -202,6 +207,19 @@ impl Client {
         }
     }
 
+    /// The kernel interface of the driver.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn abi(&mut self) -> io::Result<&'static Abi> {
+        if let Some(abi) = self.abi {
+            return Ok(abi);
+        }
+        let abi = crate::abi_of(&self.driver_version()?);
+        self.abi = Some(abi);
+        Ok(abi)
+    }
+
     /// Submits work. Transfers longer than [`CHUNK`] are split; their result is that of the last part, with the first
     /// part's start and the sum of the engine's time.
     ///
@@ -268,8 +286,9 @@ impl Client {
 
 /// Bytes at `arg` that a request means: what the request word encodes, or the table's size for a UVM call (whose
 /// words encode nothing).
-fn block_size(request: u32) -> usize {
-    crate::server::uvm_size(request).unwrap_or((request >> 16) as usize & 0x3fff)
+fn block_size(abi: &Abi, request: u32) -> usize {
+    let uvm = abi.uvm(request).map(|entry| entry.size.into());
+    uvm.unwrap_or((request >> 16) as usize & 0x3fff)
 }
 
 fn protocol(error: Malformed) -> io::Error {

@@ -13,8 +13,20 @@ pub mod spec;
 mod wire;
 pub mod work;
 
-/// Version of the driver that a simulated node behaves like, and claims to run unless its name says otherwise.
+/// Version of the driver that a simulated node behaves like unless its name says otherwise.
 pub const DRIVER_VERSION: &str = "580.159.04";
+
+/// The kernel interface that a simulated driver of this version has: that of its branch, and of [`DRIVER_VERSION`]'s
+/// where nobody knows its branch.
+///
+/// # Panics
+/// Never: the branch of [`DRIVER_VERSION`] is known.
+pub fn abi_of(version: &str) -> &'static rm::Abi {
+    rm::for_driver(version)
+        .or_else(|_| rm::for_driver(DRIVER_VERSION))
+        .map(|found| found.abi)
+        .expect("the simulated driver is of a known branch")
+}
 
 /// Name of the environment variable that holds the path of the server's socket.
 pub const SOCKET_VARIABLE: &str = "GPUSLICE_SIM";

@@ -217,9 +217,3 @@ fn raise_descriptor_limit() {
         }
     }
 }
-
-pub(crate) fn uvm_size(request: u32) -> Option<usize> {
-    crate::resman::ABI
-        .uvm(request)
-        .map(|entry| entry.size.into())
-}

@@ -10,7 +10,8 @@ use crate::DRIVER_VERSION;
 pub struct NodeSpec {
     /// The GPUs, in the order of their minor numbers.
     pub devices: Vec<DeviceSpec>,
-    /// Version that the driver says it has. It behaves as [`DRIVER_VERSION`] whatever it says.
+    /// Version of the driver. It has the kernel interface of its branch, or [`DRIVER_VERSION`]'s if nobody knows that
+    /// branch, and behaves as [`DRIVER_VERSION`] in all else.
     pub driver: String,
 }
 
@@ -99,7 +100,7 @@ impl fmt::Display for SpecError {
         write!(
             f,
             "no simulated node is called {:?}: write COUNTxMODEL, COUNT 1 to {MAX_DEVICES}, MODEL H200 (2xH200), and \
-             @VERSION for a driver that says it has another version (2xH200@580.200.01)",
+             @VERSION for a driver of another version (2xH200@570.133.20)",
             self.asked
         )
     }

@@ -427,15 +427,8 @@ fn work_waits_for_its_channel_to_be_scheduled() {
         OK
     );
     let gpfifo = rm::class::HOPPER_CHANNEL_GPFIFO_A;
-    assert_eq!(
-        tenant.alloc(
-            group,
-            channel,
-            gpfifo,
-            &mut [0; layout::channel_alloc::SIZE]
-        ),
-        OK
-    );
+    let mut params = tenant.of_class(gpfifo);
+    assert_eq!(tenant.alloc(group, channel, gpfifo, &mut params), OK);
     let op = Op::Launch(Kernel::Spin { ns: 1000 });
     tenant
         .client

@@ -16,7 +16,7 @@ fn a_client_answers_only_on_the_file_it_was_made_on() {
     let mut tenant = Tenant::new(&node);
     let other = tenant.client.open(Node::Control).unwrap();
     let words = [tenant.root, SUBDEVICE, rm::ctrl::NV2080_FB_GET_INFO_V2];
-    let mut params = vec![0; layout::fb_info::SIZE];
+    let mut params = params_of(rm::ctrl::NV2080_FB_GET_INFO_V2);
     assert_eq!(
         control(&mut tenant.client, other.as_fd(), words, &mut params),
         INVALID_CLIENT
@@ -367,7 +367,7 @@ fn a_filtered_caller_may_only_make_calls_that_a_filter_lets_through() {
             uvm_call(&mut client, file.as_fd(), uvm::INITIALIZE, &mut block, 8),
             OK
         );
-        let mut block = [0; layout::uvm_free::SIZE];
+        let mut block = [0; 24];
         let refused = client.ioctl(file.as_fd(), uvm::FREE, block.as_mut_ptr());
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM));
         0

@@ -67,7 +67,7 @@ fn sizes_come_back_rounded_and_take_that_much() {
         0x1f,
         "0x40 is device memory or nothing"
     );
-    let mut params = [0; layout::memory_allocation::SIZE];
+    let mut params = tenant.of_class(class::NV01_MEMORY_LOCAL_USER);
     put64(&mut params, layout::memory_allocation::SIZE_FIELD, MIB);
     assert_eq!(
         tenant.alloc(DEVICE, MEMORY, class::NV01_MEMORY_SYSTEM, &mut params),
@@ -328,14 +328,16 @@ fn a_dmabuf_is_a_descriptor_that_holds_memory() {
     let mut tenant = Tenant::new(&node);
     let all = tenant.free_bytes();
     assert_eq!(tenant.memory(MEMORY, GIB).0, OK);
-    let mut block = vec![0; at::SIZE];
+    let behind = tenant.abi.layout().export_to_dmabuf_fd;
+    let sizes = tenant.abi.escape(nr::EXPORT_TO_DMABUF_FD).unwrap().sizes;
+    let mut block = vec![0; sizes[0].into()];
     put32(&mut block, at::FD, u32::MAX);
     put32(&mut block, at::H_CLIENT, tenant.root);
     put32(&mut block, at::TOTAL_OBJECTS, 1);
     put32(&mut block, at::NUM_OBJECTS, 1);
-    put32(&mut block, at::HANDLES, MEMORY);
+    put32(&mut block, behind.handles, MEMORY);
     tenant.escape(nr::EXPORT_TO_DMABUF_FD, &mut block).unwrap();
-    assert_eq!(get32(&block, at::STATUS), OK);
+    assert_eq!(get32(&block, behind.status), OK);
     let number = get32(&block, at::FD) as i32;
     tenant.free(MEMORY);
     assert_eq!(tenant.free_bytes(), all - GIB);
@@ -570,7 +572,7 @@ fn a_client_on_another_connection_sees_the_same_node() {
     let mut other = Client::connect(&node.socket).unwrap();
     assert_eq!(other.driver_version().unwrap(), "580.159.04");
     let root = tenant.root;
-    let mut params = vec![0; layout::fb_info::SIZE];
+    let mut params = params_of(ctrl::NV2080_FB_GET_INFO_V2);
     let words = [root, SUBDEVICE, ctrl::NV2080_FB_GET_INFO_V2];
     assert_eq!(
         control(&mut other, tenant.control.as_fd(), words, &mut params),

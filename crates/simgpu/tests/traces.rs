@@ -458,7 +458,8 @@ fn uvm_calls_of_the_traces() {
         OBJECT_NOT_FOUND
     );
 
-    use layout::{uvm_register_channel as register, uvm_unregister_channel as unregister};
+    use layout::uvm_register_channel as register;
+    let unregister = tenant.abi.layout().uvm_unregister_channel;
     let mut channel = [0; register::SIZE];
     put(&mut channel, 0, &uuid);
     put32(&mut channel, register::H_CLIENT, tenant.root);
@@ -467,21 +468,22 @@ fn uvm_calls_of_the_traces() {
         tenant.uvm(uvm::REGISTER_CHANNEL, &mut channel, register::RM_STATUS),
         OK
     );
-    let mut channel = [0; unregister::SIZE];
+    let mut channel = tenant.of_uvm(uvm::UNREGISTER_CHANNEL);
     put(&mut channel, 0, &uuid);
-    put32(&mut channel, unregister::H_CLIENT, tenant.root);
-    put32(&mut channel, unregister::H_CHANNEL, GROUP + 1);
+    put32(&mut channel, unregister.h_client, tenant.root);
+    put32(&mut channel, unregister.h_channel, GROUP + 1);
     assert_eq!(
-        tenant.uvm(uvm::UNREGISTER_CHANNEL, &mut channel, unregister::RM_STATUS),
+        tenant.uvm(uvm::UNREGISTER_CHANNEL, &mut channel, unregister.rm_status),
         OK
     );
 
     use layout::uvm_alloc_semaphore_pool as pool;
-    let mut semaphores = vec![0; pool::SIZE];
+    let mut semaphores = tenant.of_uvm(uvm::ALLOC_SEMAPHORE_POOL);
+    let status_at = tenant.abi.layout().uvm_alloc_semaphore_pool.rm_status;
     put64(&mut semaphores, pool::BASE, BASE);
     put64(&mut semaphores, pool::LENGTH, 2 << 20);
     assert_eq!(
-        tenant.uvm(uvm::ALLOC_SEMAPHORE_POOL, &mut semaphores, pool::RM_STATUS),
+        tenant.uvm(uvm::ALLOC_SEMAPHORE_POOL, &mut semaphores, status_at),
         OK
     );
     assert_eq!(

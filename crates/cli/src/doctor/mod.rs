@@ -101,15 +101,24 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
     let mut gpus = Vec::new();
     match backend::open(node.as_ref().map(sim::Node::socket)) {
         Ok(driver) => {
-            checks.push(branch(driver.as_ref()));
+            let branch = branch(driver.as_ref());
+            let known = branch.state != State::Missing;
+            checks.push(branch);
             if node.is_none() {
+                checks.extend(fs::read_to_string(DRIVER_VERSION_FILE).map(|text| module(&text)));
                 checks.push(device_files());
                 checks.extend(heterogeneous_memory());
             }
             match OwnClient::open(driver) {
+                // How to ask it is not known.
+                _ if !known => {}
                 Ok(own) => {
                     checks.push(cards(own.gpus()));
                     gpus = own.gpus().to_vec();
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+                    let advice = "use another card, or another release of the driver";
+                    checks.push(Check::missing("GPUs", &e.to_string(), advice));
                 }
                 Err(e) => checks.push(Check::missing(
                     "GPUs",
@@ -179,6 +188,23 @@ fn branch(driver: &dyn Backend) -> Check {
             &e.to_string(),
             "use a driver of a known branch, or a newer gpuslice",
         ),
+    }
+}
+
+/// Where the driver says what it is.
+const DRIVER_VERSION_FILE: &str = "/proc/driver/nvidia/version";
+
+/// Which of NVIDIA's two sets of kernel modules is loaded. Their calls are the same; what was measured was the open one.
+fn module(version: &str) -> Check {
+    const NAME: &str = "kernel module";
+    if guard::procfs::is_open_module(version) {
+        Check::fine(NAME, "open")
+    } else {
+        Check::weak(
+            NAME,
+            "closed: it takes the same calls, and gpuslice has run on the open one only",
+            "install the open kernel modules where the card allows it",
+        )
     }
 }
 
@@ -351,4 +377,19 @@ fn table(report: &Report) -> String {
         (false, _) => "`gpuslice run` does not work here\n",
     };
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closed_module_is_told_from_the_open_one() {
+        let open =
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n";
+        assert_eq!(module(open).state, State::Fine);
+        assert_eq!(module(closed).state, State::Weak);
+        assert!(module(closed).found.starts_with("closed"));
+    }
 }

@@ -26,11 +26,16 @@ pub struct Stage {
 
 impl Stage {
     pub fn new() -> Stage {
+        Stage::on("2xH200")
+    }
+
+    /// A node as `--sim` names it.
+    pub fn on(spec: &str) -> Stage {
         // The node lives as long as the command on it, which lives as long as its input.
         let mut keeper = Command::new(BINARY)
             .args([
                 "sim",
-                "2xH200",
+                spec,
                 "--",
                 "sh",
                 "-c",

@@ -189,7 +189,8 @@ impl Worker<'_> {
     fn takes_device_memory(&self, class: &Class) -> bool {
         use layout::memory_allocation as m;
         class.id == class::NV01_MEMORY_LOCAL_USER
-            || (self.params.len() >= m::SIZE && rounding::in_vidmem(self.params.u32(m::ATTR)))
+            || (self.params.len() >= usize::from(class.size)
+                && rounding::in_vidmem(self.params.u32(m::ATTR)))
     }
 
     fn status(&self, form: &Form) -> Status {
@@ -268,7 +269,7 @@ impl Worker<'_> {
             self.set_status(form, Status::OBJECT_NOT_FOUND);
             return Ok(0);
         };
-        if self.params.len() < m::SIZE {
+        if self.params.len() < usize::from(request.class.size) {
             self.set_status(form, Status::INVALID_ARGUMENT);
             return Ok(0);
         }

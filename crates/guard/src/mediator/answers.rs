@@ -95,7 +95,7 @@ impl Worker<'_> {
             }
             Answer::Pids => self.answer_pids(call),
             Answer::GpuIds => self.answer_gpu_ids(entry.cmd),
-            Answer::FbRegions => self.answer_regions(),
+            Answer::FbRegions => self.answer_regions(entry),
             Answer::UtilSamples | Answer::ForeignZeroed => self.zero_answer(),
             Answer::AsIs => {}
         }
@@ -238,10 +238,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Regions of the frame buffer: count@0, then entries of base@0 limit@8 reserved@16 ..., 56 bytes each from @8 on.
-    /// The slice has no regions of its own, so it sees one as large as its quota at most.
-    fn answer_regions(&mut self) {
+    /// Regions of the frame buffer: count@0, then 16 entries of base@0 limit@8 reserved@16 ... from @8 on; their size goes
+    /// with the branch. The slice has no regions of its own, so it sees one as large as its quota at most.
+    fn answer_regions(&mut self, entry: &Control) {
         const FIRST: usize = 8;
+        const REGIONS: usize = 16;
+        let second = FIRST + (entry.size as usize - FIRST) / REGIONS;
         const LIMIT: usize = FIRST + 8;
         let Some(device) = self.control_device() else {
             return;
@@ -257,8 +259,8 @@ impl Worker<'_> {
             limit.min(base.saturating_add(quota).saturating_sub(1)),
         );
         let len = self.params.len();
-        if len > FIRST + 56 {
-            self.params.bytes[FIRST + 56..len].fill(0);
+        if len > second {
+            self.params.bytes[second..len].fill(0);
         }
     }
 

@@ -389,7 +389,8 @@ impl Worker<'_> {
         use layout::nvos46 as l;
         let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
         if !self.memory_is_known(call, client, memory)? {
-            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+            let status_at = Some(self.tenant.abi.layout().nvos46.status);
+            return self.finish_with_status(call, status_at, Status::OBJECT_NOT_FOUND);
         }
         self.plain(call)
     }
@@ -443,9 +444,10 @@ impl Worker<'_> {
     fn export_to_dmabuf(&mut self, call: &Call) -> Outcome {
         use layout::export_to_dmabuf_fd as l;
         use std::os::fd::{FromRawFd, OwnedFd};
+        let at = self.tenant.abi.layout().export_to_dmabuf_fd;
         let client = self.arg.u32(l::H_CLIENT);
         if !self.tenant.owns_client(client) {
-            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_CLIENT);
+            return self.finish_with_status(call, Some(at.status), Status::INVALID_CLIENT);
         }
         let number = self.arg.u32(l::FD) as i32;
         let old = if number >= 0 {
@@ -459,12 +461,12 @@ impl Worker<'_> {
         }
         let count = (self.arg.u32(l::NUM_OBJECTS) as usize).min(128);
         let objects: Vec<u32> = (0..count)
-            .map(|i| self.arg.u32(l::HANDLES + 4 * i))
+            .map(|i| self.arg.u32(at.handles + 4 * i))
             .collect();
         self.still_waiting(call)?;
         let order = self.tenant.in_order(client);
         let value = self.execute(call)?;
-        let status = self.arg.u32(l::STATUS);
+        let status = self.arg.u32(at.status);
         let new = self.arg.u32(l::FD) as i32;
         self.arg.restore(l::FD, 4);
         if status == Status::OK.0 {

@@ -1,6 +1,6 @@
 //! Calls on `/dev/nvidia-uvm`.
 
-use policy::ledger::{ClientHandle, ObjectHandle, UvmFile};
+use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle, UvmFile};
 use rm::{Decision, Status, UvmCall, layout, uvm};
 
 use super::{Call, Outcome, Stop, Worker};
@@ -16,9 +16,12 @@ const DISABLE_HMM: u64 = 1;
 const MULTI_PROCESS_SHARING: u64 = 2;
 /// `NV_ERR_ILLEGAL_ACTION`: the file is not initialised.
 const ILLEGAL_ACTION: u32 = 0x16;
+/// `NV_ERR_INVALID_ADDRESS`: no range of the file covers these addresses.
+const INVALID_ADDRESS: u32 = 0x1e;
 /// Entries of `perGpuAttributes`, 36 bytes each, the UUID first.
 const PER_GPU: usize = 36;
-const MOST_GPUS: u32 = 256;
+/// The UUID of no GPU.
+const NO_GPU: [u8; 16] = [0xff; 16];
 /// Semaphore pools of one process, in bytes: they are memory of the host that no limit of the tenant counts, and what a
 /// racing thread maps in their place is not told apart from them.
 const MOST_POOLS: u64 = 64 << 20;
@@ -41,7 +44,7 @@ impl Worker<'_> {
             Decision::Execute => {}
         }
         match call.request {
-            uvm::MAP_EXTERNAL_ALLOCATION => self.map_external(call),
+            uvm::MAP_EXTERNAL_ALLOCATION => self.map_external(call, usize::from(entry.size)),
             _ => {
                 self.arg
                     .load(&call.caller, call.arg, usize::from(entry.size))?;
@@ -148,24 +151,26 @@ impl Worker<'_> {
         let value = self.execute(call)?;
         let ok = status_at.is_none_or(|at| self.arg.u32(at) == Status::OK.0);
         if let (true, Some(id)) = (ok, id) {
-            self.note_uvm(call.request, id);
+            self.note_uvm(call, id);
         }
         drop(order);
         self.finish(call, value)
     }
 
     /// What a successful call means for the ledger.
-    fn note_uvm(&mut self, request: u32, id: UvmFile) {
+    fn note_uvm(&mut self, call: &Call, id: UvmFile) {
         let (base, length) = (self.arg.u64(0), self.arg.u64(8));
-        match request {
+        match call.request {
             uvm::FREE => {
-                // The driver frees a range only if base and length are exactly its own (uvm_va_range.c), so this is
-                // the range with every mapping in it, on every device.
-                let mut ledger = self.tenant.ledger();
-                for device in 0..self.tenant.devices.len() {
-                    ledger.unmap(id, policy::ledger::DeviceIndex(device as u8), base, length);
+                // The driver frees a range only if the base, and the length where it takes one, are exactly its own
+                // (uvm_va_range.c), so this is the range with every mapping in it, on every device.
+                for device in (0..self.tenant.devices.len()).map(|d| DeviceIndex(d as u8)) {
+                    let length = match self.tenant.abi.layout().uvm_free.length {
+                        Some(at) => self.arg.u64(at),
+                        None => self.freed_with(call, id, device, base),
+                    };
+                    self.tenant.ledger().unmap(id, device, base, length);
                 }
-                drop(ledger);
                 self.tenant.files().remove_pool(id, base);
             }
             uvm::UNMAP_EXTERNAL => {
@@ -185,21 +190,53 @@ impl Worker<'_> {
         }
     }
 
-    /// `UVM_MAP_EXTERNAL_ALLOCATION`: 9,264 bytes of which a few dozen are in use. Only those are copied, and of the
-    /// results there is the status alone.
-    fn map_external(&mut self, call: &Call) -> Outcome {
+    /// How far the mappings of a device reached in a range that has just been freed, where the driver is not told its
+    /// length: the mapping that began with it, and every one behind that has no range any more. Called with the file's
+    /// order held, so nothing is mapped meanwhile; a range that another thread makes there, or a question that fails,
+    /// only keeps a charge that could have gone.
+    fn freed_with(&self, call: &Call, id: UvmFile, device: DeviceIndex, base: u64) -> u64 {
+        let mut end = base;
+        loop {
+            let next = self.tenant.ledger().next_mapped(id, device, end);
+            match next {
+                Some((at, length)) if at == base || self.has_no_range(call, at, length) => {
+                    end = at.saturating_add(length);
+                }
+                _ => return end - base,
+            }
+        }
+    }
+
+    /// Whether no range of the file covers these addresses. It is asked to unmap them from no GPU: the driver looks for
+    /// the range first and then for the GPU (uvm_map_external.c of 590 and 595). A driver that looked the other way
+    /// round would never say so, and the charge would stay.
+    fn has_no_range(&self, call: &Call, base: u64, length: u64) -> bool {
+        use layout::uvm_unmap_external as l;
+        let mut question = [0u8; l::SIZE + 64];
+        rmcall::put_u64(&mut question, l::BASE, base);
+        rmcall::put_u64(&mut question, l::LENGTH, length);
+        question[l::GPU_UUID..][..16].copy_from_slice(&NO_GPU);
+        let backend = self.tenant.backend.as_ref();
+        let asked = backend.ioctl(call.file.fd(), uvm::UNMAP_EXTERNAL, &mut question);
+        asked.is_ok() && rmcall::u32_at(&question, l::RM_STATUS) == INVALID_ADDRESS
+    }
+
+    /// `UVM_MAP_EXTERNAL_ALLOCATION`: up to 9,264 bytes of which a few dozen are in use. Only those are copied, and of
+    /// the results there is the status alone.
+    fn map_external(&mut self, call: &Call, size: usize) -> Outcome {
+        let at = self.tenant.abi.layout().uvm_map_external;
         let mut block = std::mem::take(&mut self.map_block);
-        block.resize(layout::uvm_map_external::SIZE + 64, 0);
+        block.resize(size + 64, 0);
         let mut used = HEAD;
-        let outcome = self.map_external_in(call, &mut block, &mut used);
+        let outcome = self.map_external_in(call, size, &mut block, &mut used);
         block[..used].fill(0);
-        block[layout::uvm_map_external::GPU_ATTRIBUTES_COUNT..].fill(0);
+        block[at.gpu_attributes_count..].fill(0);
         self.map_block = block;
         let status = outcome?;
         if status != Status::OK {
             self.still_waiting(call)?;
             call.caller.write(
-                call.arg.offset(layout::uvm_map_external::RM_STATUS as u64),
+                call.arg.offset(at.rm_status as u64),
                 &status.0.to_le_bytes(),
             )?;
         }
@@ -210,19 +247,22 @@ impl Worker<'_> {
     fn map_external_in(
         &mut self,
         call: &Call,
+        size: usize,
         block: &mut [u8],
         used: &mut usize,
     ) -> Result<Status, Stop> {
         use layout::uvm_map_external as l;
+        let behind = self.tenant.abi.layout().uvm_map_external;
         {
             let (head, rest) = block.split_at_mut(HEAD);
-            let tail = &mut rest[l::GPU_ATTRIBUTES_COUNT - HEAD..l::SIZE - HEAD];
-            let tail_at = call.arg.offset(l::GPU_ATTRIBUTES_COUNT as u64);
+            let tail = &mut rest[behind.gpu_attributes_count - HEAD..size - HEAD];
+            let tail_at = call.arg.offset(behind.gpu_attributes_count as u64);
             call.caller
                 .read_parts(&mut [(call.arg, head), (tail_at, tail)])?;
         }
-        let count = rmcall::u32_at(block, l::GPU_ATTRIBUTES_COUNT);
-        if count > MOST_GPUS {
+        let count = rmcall::u32_at(block, behind.gpu_attributes_count);
+        let room = (behind.gpu_attributes_count - l::PER_GPU_ATTRIBUTES) / PER_GPU;
+        if count as usize > room {
             return Ok(Status::INVALID_ARGUMENT);
         }
         if count > 1 {
@@ -231,8 +271,8 @@ impl Worker<'_> {
                 .read(call.arg.offset(HEAD as u64), &mut block[HEAD..*used])?;
         }
         let (client, memory) = (
-            rmcall::u32_at(block, l::H_CLIENT),
-            rmcall::u32_at(block, l::H_MEMORY),
+            rmcall::u32_at(block, behind.h_client),
+            rmcall::u32_at(block, behind.h_memory),
         );
         if !self.tenant.owns_client(client) {
             return Ok(Status::INVALID_CLIENT);
@@ -258,7 +298,7 @@ impl Worker<'_> {
         self.tenant
             .backend
             .ioctl(call.file.fd(), call.request, block)?;
-        let status = Status(rmcall::u32_at(block, l::RM_STATUS));
+        let status = Status(rmcall::u32_at(block, behind.rm_status));
         if status == Status::OK {
             let mut ledger = self.tenant.ledger();
             for device in devices {

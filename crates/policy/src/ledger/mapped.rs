@@ -113,6 +113,13 @@ impl Ledger {
             })
     }
 
+    /// The first mapping of this ledger's memory that a UVM file has on a GPU at or behind `from`, as (base, length).
+    pub fn next_mapped(&self, file: UvmFile, device: DeviceIndex, from: u64) -> Option<(u64, u64)> {
+        let mut behind = self.uvm.get(&file)?.maps.get(&device)?.starting_from(from);
+        let (span, _) = behind.find(|(_, memory)| memory.is_some())?;
+        Some((span.start, span.length()))
+    }
+
     /// Records that a UVM file is gone: its last descriptor and mapping.
     pub fn close_uvm(&mut self, file: UvmFile) -> Freed {
         let state = self.uvm.remove(&file).unwrap_or_default();

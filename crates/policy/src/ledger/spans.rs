@@ -120,6 +120,19 @@ impl<T: Copy> Spans<T> {
         self.spans.is_empty()
     }
 
+    /// The ranges that begin at or behind `start`, in order of address.
+    pub(super) fn starting_from(&self, start: u64) -> impl Iterator<Item = (Span, T)> + '_ {
+        self.spans.range(start..).map(|(start, (end, value))| {
+            (
+                Span {
+                    start: *start,
+                    end: *end,
+                },
+                *value,
+            )
+        })
+    }
+
     /// The range that begins at exactly `start`.
     pub(super) fn starting_at(&self, start: u64) -> Option<Span> {
         self.spans

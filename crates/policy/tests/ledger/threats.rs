@@ -170,6 +170,26 @@ fn threat_01_only_the_range_that_begins_there_is_freed() {
 }
 
 #[test]
+fn threat_01_mappings_are_found_in_order_from_an_address_on() {
+    const OTHER_GPU: DeviceIndex = DeviceIndex(1);
+    let mut ledger = tenant(64 * MIB);
+    allocate(&mut ledger, h(1), 2 * MIB).expect("fits");
+    let base = 0x1000_0000;
+    assert_eq!(ledger.next_mapped(UVM, GPU, 0), None);
+    ledger.map(UVM, GPU, base, 2 * MIB, CLIENT, h(1));
+    ledger.map(UVM, GPU, base + 8 * MIB, 4 * MIB, CLIENT, h(1));
+    // Host memory holds nothing here, and another card's mappings are its own.
+    ledger.map(UVM, GPU, base + 4 * MIB, 2 * MIB, CLIENT, h(9));
+    ledger.map(UVM, OTHER_GPU, base + 2 * MIB, MIB, CLIENT, h(1));
+    let from = |at: u64| ledger.next_mapped(UVM, GPU, at);
+    assert_eq!(from(0), Some((base, 2 * MIB)));
+    assert_eq!(from(base), Some((base, 2 * MIB)));
+    assert_eq!(from(base + 1), Some((base + 8 * MIB, 4 * MIB)));
+    assert_eq!(from(base + 9 * MIB), None);
+    assert_eq!(ledger.next_mapped(UvmFile(2), GPU, 0), None);
+}
+
+#[test]
 fn threat_06_one_byte_is_charged_as_its_page() {
     for (attr, attr2, page) in [
         (0, 0, 64 << 10),

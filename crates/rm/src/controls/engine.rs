@@ -4,10 +4,6 @@ use crate::row::*;
 
 controls! {
     pub(crate) ENGINE;
-    0x2081_0108 "undocumented 0x20810108" 992 EXECUTE
-        "a question to the firmware, undocumented; size as seen from driver 580.159";
-    0x2081_0110 "undocumented 0x20810110" 1 EXECUTE
-        "a question to the firmware, undocumented; size as seen from driver 580.159";
     0x208f_0401 "NV208F_CTRL_CMD_FIFO_CHECK_ENGINE_CONTEXT" 12 UNSUPPORTED
         "asks about an engine context; CUDA does not";
     0x208f_0403 "NV208F_CTRL_CMD_FIFO_GET_CHANNEL_STATE" 16 UNSUPPORTED

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rm::{Kind, Status, class, layout};
 
 use super::channels::{GROUP_HIDDEN_COMPUTE, GROUP_HIDDEN_COPY, OBJECT_HIDDEN_COMPUTE};
-use super::{ABI, Answer, Call, Rm, status};
+use super::{Answer, Call, Rm, status};
 use crate::client::Node;
 use crate::proto::FileId;
 
@@ -142,7 +142,7 @@ impl Rm {
             call.block.u32(at::H_OBJECT_NEW),
             call.block.u32(at::H_CLASS),
         );
-        let entry = ABI.class(class).ok_or(Status::INVALID_CLASS)?;
+        let entry = self.abi.class(class).ok_or(Status::INVALID_CLASS)?;
         if entry.kind == Kind::Client {
             let handle = self.new_client(call, handle)?;
             call.block.put_u32(at::H_ROOT, handle);
@@ -235,7 +235,8 @@ impl Rm {
             .objects
             .get(&parent)
             .map_or(class::NV01_ROOT, |found| found.class);
-        let parent_kind = ABI
+        let parent_kind = self
+            .abi
             .class(parent_class)
             .map_or(Kind::Other, |entry| entry.kind);
         let under = |kinds: &[Kind]| {

@@ -1,11 +1,11 @@
 //! `RM_CONTROL`: which object a command addresses, and what it does.
 
-use rm::{Decision, Kind, Status, class, ctrl, layout};
+use rm::{Abi, Decision, Kind, Status, class, ctrl, layout};
 
 use super::channels::hardware_number;
 use super::clients::Body;
 use super::memory::Backing;
-use super::{ABI, Answer, Call, Rm, status};
+use super::{Answer, Call, Rm, status};
 
 impl Rm {
     pub(super) fn rm_control(&mut self, call: &mut Call) -> Answer {
@@ -13,7 +13,7 @@ impl Rm {
         let (client, handle) = (call.block.u32(at::H_CLIENT), call.block.u32(at::H_OBJECT));
         let command = call.block.u32(at::CMD);
         self.client(call, client)?;
-        let entry = ABI.control(command).ok_or(Status::NOT_SUPPORTED)?;
+        let entry = self.abi.control(command).ok_or(Status::NOT_SUPPORTED)?;
         if call.block.u32(at::PARAMS_SIZE) != entry.size
             || (entry.size > 0 && call.params.is_none())
         {
@@ -25,7 +25,7 @@ impl Rm {
             let object = self.object(call, client, handle)?;
             (object.class, object.gpu, object.body)
         };
-        if !addresses(command, object_class) {
+        if !addresses(self.abi, command, object_class) {
             return Err(Status::NOT_SUPPORTED);
         }
         let answer = match body {
@@ -157,9 +157,9 @@ impl Rm {
 }
 
 /// Whether a command is for objects of this class: its high half names the class, or the family it belongs to.
-fn addresses(command: u32, object: u32) -> bool {
+fn addresses(abi: &Abi, command: u32, object: u32) -> bool {
     let family = command >> 16;
-    let kind = ABI.class(object).map_or(Kind::Other, |entry| entry.kind);
+    let kind = abi.class(object).map_or(Kind::Other, |entry| entry.kind);
     match family {
         0x0000 => kind == Kind::Client,
         0x0041 => kind == Kind::Memory,

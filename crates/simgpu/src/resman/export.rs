@@ -137,9 +137,14 @@ impl Rm {
             .unwrap_or(0);
         let params = call.params();
         params.put_u32(4, u32::try_from(gpu).unwrap_or(0));
-        params.put_u32(8, u32::MAX);
-        params.put_u16(12, u16::try_from(count).unwrap_or(u16::MAX));
-        params.put(14, &metadata);
+        // {fd@0 deviceInstance@4 gpuInstanceId@8 maxObjects:2 metadata[64]}; branch 535 has no gpuInstanceId.
+        let mut at = 8;
+        if params.0.len() == 80 {
+            params.put_u32(at, u32::MAX);
+            at += 4;
+        }
+        params.put_u16(at, u16::try_from(count).unwrap_or(u16::MAX));
+        params.put(at + 2, &metadata);
         Ok(())
     }
 
@@ -192,6 +197,7 @@ impl Rm {
     pub(super) fn export_to_dmabuf(&mut self, call: &mut Call) -> Result<Answer, i32> {
         use layout::export_to_dmabuf_fd as at;
         const MOST: u32 = 128;
+        let first = self.abi.layout().export_to_dmabuf_fd.handles;
         let client = call.block.u32(at::H_CLIENT);
         let count = call.block.u32(at::NUM_OBJECTS);
         if call.block.u32(at::FD).cast_signed() != -1 {
@@ -199,7 +205,7 @@ impl Rm {
             return Ok(Err(Status::NOT_SUPPORTED));
         }
         let handles: Vec<u32> = (0..count.min(MOST) as usize)
-            .map(|n| call.block.u32(at::HANDLES + 4 * n))
+            .map(|n| call.block.u32(first + 4 * n))
             .collect();
         let memories = self.client(call, client).and_then(|_| {
             handles

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rm::{Kind, Status, ctrl, layout, nr};
+use rm::{Abi, Kind, Status, ctrl, layout, nr};
 
-use super::{ABI, Answer, Block, Call, Rm};
+use super::{Answer, Block, Call, Rm};
 use crate::client::Node;
 use crate::spec::DeviceSpec;
 
@@ -216,7 +216,7 @@ impl Rm {
             ctrl::NV2080_FB_GET_INFO_V2 => {
                 use layout::fb_info as at;
                 let count = (params.u32(at::FB_INFO_LIST_SIZE) as usize)
-                    .min((at::SIZE - at::FB_INFO_LIST) / 8);
+                    .min((params.0.len() - at::FB_INFO_LIST) / 8);
                 for entry in (0..count).map(|index| at::FB_INFO_LIST + 8 * index) {
                     params.put_u32(entry + 4, self.fb_info(gpu, params.u32(entry)));
                 }
@@ -224,6 +224,17 @@ impl Rm {
             }
             ctrl::NV2080_FB_GET_INFO => {
                 answer_list(arrays, |index| self.fb_info(gpu, index));
+                Ok(())
+            }
+            // {count@0, 16 regions from @8: base@0:8, limit@8:8, ...}: what the driver gives out, and what it keeps.
+            ctrl::NV2080_FB_GET_FB_REGION_INFO => {
+                let stride = (params.0.len() - 8) / 16;
+                let (heap, ram) = (device.heap_kib << 10, device.ram_kib << 10);
+                params.put_u32(0, 2);
+                for (at, base, end) in [(8, 0, heap), (8 + stride, heap, ram)] {
+                    params.put_u64(at, base);
+                    params.put_u64(at + 8, end - 1);
+                }
                 Ok(())
             }
             ctrl::NV2080_GR_GET_INFO | ctrl::NV0080_GR_GET_INFO => {
@@ -308,7 +319,7 @@ impl Rm {
                 Ok(())
             }
             ctrl::NV0080_GPU_GET_CLASSLIST_V2 => {
-                let classes: Vec<u32> = hopper_classes().collect();
+                let classes: Vec<u32> = hopper_classes(self.abi).collect();
                 params.put_u32(0, u32::try_from(classes.len()).unwrap_or(0));
                 for (index, class) in classes.into_iter().enumerate() {
                     params.put_u32(4 + 4 * index, class);
@@ -317,11 +328,14 @@ impl Rm {
             }
             ctrl::NV0080_GPU_GET_CLASSLIST => {
                 for array in arrays.iter_mut() {
-                    for (index, class) in hopper_classes().enumerate() {
+                    for (index, class) in hopper_classes(self.abi).enumerate() {
                         array.bytes.put_u32(4 * index, class);
                     }
                 }
-                params.put_u32(0, u32::try_from(hopper_classes().count()).unwrap_or(0));
+                params.put_u32(
+                    0,
+                    u32::try_from(hopper_classes(self.abi).count()).unwrap_or(0),
+                );
                 Ok(())
             }
             // What an H200 answers to nvidia-smi: not supported (recorded from driver 580.159).
@@ -433,9 +447,9 @@ fn gr_info(device: &DeviceSpec, index: u32) -> u32 {
 }
 
 /// Classes that a Hopper GPU has: those of the table that are no engine or channel of another generation.
-fn hopper_classes() -> impl Iterator<Item = u32> {
+fn hopper_classes(abi: &Abi) -> impl Iterator<Item = u32> {
     const ITS_OWN: [u32; 4] = [0xc86f, 0xc8b5, 0xcbc0, 0xcba2];
-    ABI.classes()
+    abi.classes()
         .filter(|entry| {
             !matches!(entry.kind, Kind::Channel | Kind::Engine) || ITS_OWN.contains(&entry.id)
         })

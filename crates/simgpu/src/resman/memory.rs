@@ -510,7 +510,8 @@ impl Rm {
         else {
             return Err(Status::INVALID_ARGUMENT);
         };
-        call.block.put_u64(at::DMA_OFFSET, *next);
+        call.block
+            .put_u64(self.abi.layout().nvos46.dma_offset, *next);
         *next = next.checked_add(length).ok_or(Status::NO_MEMORY)?;
         Ok(())
     }

@@ -33,7 +33,7 @@ mod uvm;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rm::{Abi, Status, layout, nr};
 
@@ -43,13 +43,6 @@ pub use files::File;
 use crate::client::Node;
 use crate::proto::FileId;
 use crate::spec::NodeSpec;
-
-/// The kernel interface of the simulated driver.
-pub static ABI: LazyLock<&'static Abi> = LazyLock::new(|| {
-    rm::for_driver(crate::DRIVER_VERSION)
-        .map(|found| found.abi)
-        .expect("the simulated driver is of a known branch")
-});
 
 /// Status words of the driver beyond those the guard names.
 pub mod status {
@@ -160,6 +153,8 @@ pub struct Device {
 /// The whole node.
 pub struct Rm {
     node: NodeSpec,
+    /// The kernel interface of the simulated driver.
+    abi: &'static Abi,
     files: HashMap<FileId, File>,
     clients: BTreeMap<u32, clients::Client>,
     memories: HashMap<u64, memory::Memory>,
@@ -177,6 +172,7 @@ pub struct Rm {
 
 /// The node's state behind its lock, and who is woken when it changes.
 pub struct Shared {
+    abi: &'static Abi,
     rm: Mutex<Rm>,
     /// Runlists and submitters: work was queued or done, a channel was attached, detached or freed.
     changed: Condvar,
@@ -186,9 +182,15 @@ impl Shared {
     /// A node with nothing open.
     pub fn new(node: NodeSpec) -> Shared {
         Shared {
+            abi: crate::abi_of(&node.driver),
             rm: Mutex::new(Rm::new(node)),
             changed: Condvar::new(),
         }
+    }
+
+    /// The kernel interface of the simulated driver.
+    pub fn abi(&self) -> &'static Abi {
+        self.abi
     }
 
     /// Takes the lock. A thread that panicked under it has lost its own connection, not the node.
@@ -224,6 +226,7 @@ impl Rm {
             })
             .collect();
         Rm {
+            abi: crate::abi_of(&node.driver),
             node,
             files: HashMap::new(),
             clients: BTreeMap::new(),
@@ -259,6 +262,7 @@ impl Rm {
     /// # Errors
     /// An errno, for what has no status word or is no call of this driver.
     pub fn frontend(&mut self, number: u8, call: &mut Call) -> Result<(), i32> {
+        let varying = self.abi.layout();
         let (at, answer) = match number {
             nr::RM_FREE => (layout::nvos00::STATUS, self.rm_free(call)),
             nr::RM_CONTROL => (layout::nvos54::STATUS, self.rm_control(call)),
@@ -274,15 +278,15 @@ impl Rm {
             nr::RM_MAP_MEMORY => (layout::nvos33::STATUS, self.rm_map_memory(call)),
             nr::RM_UNMAP_MEMORY => (layout::nvos34::STATUS, self.rm_unmap_memory(call)),
             nr::RM_ALLOC_CONTEXT_DMA2 => (layout::nvos39::STATUS, self.rm_alloc_context_dma(call)),
-            nr::RM_MAP_MEMORY_DMA => (layout::nvos46::STATUS, self.rm_map_memory_dma(call)),
-            nr::RM_UNMAP_MEMORY_DMA => (layout::nvos47::STATUS, self.rm_unmap_memory_dma(call)),
+            nr::RM_MAP_MEMORY_DMA => (varying.nvos46.status, self.rm_map_memory_dma(call)),
+            nr::RM_UNMAP_MEMORY_DMA => (varying.nvos47.status, self.rm_unmap_memory_dma(call)),
             nr::RM_UPDATE_DEVICE_MAPPING_INFO => {
                 (layout::nvos56::STATUS, self.rm_update_mapping(call))
             }
             nr::ALLOC_OS_EVENT => (layout::alloc_os_event::STATUS, self.os_event(call)),
             nr::FREE_OS_EVENT => (layout::free_os_event::STATUS, self.os_event(call)),
             nr::EXPORT_TO_DMABUF_FD => (
-                layout::export_to_dmabuf_fd::STATUS,
+                varying.export_to_dmabuf_fd.status,
                 self.export_to_dmabuf(call)?,
             ),
             _ => return self.node_call(number, call),

@@ -84,7 +84,7 @@ impl Process {
     }
 
     fn memory(&self, rm: &mut Rm, handle: u32, size: u64) -> Status {
-        let mut params = Block(vec![0; layout::memory_allocation::SIZE]);
+        let mut params = Block(vec![0; size_of_class(class::NV01_MEMORY_LOCAL_USER)]);
         params.put_u64(layout::memory_allocation::SIZE_FIELD, size);
         self.alloc(rm, DEVICE, handle, class::NV01_MEMORY_LOCAL_USER, params)
     }
@@ -130,6 +130,12 @@ impl Process {
             Status::OK
         );
     }
+}
+
+/// Bytes of the parameters of a class on the branch that a node has by itself.
+fn size_of_class(class: u32) -> usize {
+    let entry = crate::abi_of(crate::DRIVER_VERSION).class(class);
+    entry.unwrap().size.into()
 }
 
 fn rm() -> Rm {
@@ -249,7 +255,7 @@ fn calls_on_the_callers_address_space_want_the_process_that_made_the_client() {
     let mut rm = rm();
     let owner = Process::new(&mut rm, 100, 1000);
     assert_eq!(owner.memory(&mut rm, MEMORY, 1 << 20), Status::OK);
-    let mut vaspace = Block(vec![0; layout::vaspace_alloc::SIZE]);
+    let mut vaspace = Block(vec![0; size_of_class(class::FERMI_VASPACE_A)]);
     vaspace.put_u32(layout::vaspace_alloc::FLAGS, 0x48);
     assert_eq!(
         owner.alloc(
@@ -353,7 +359,7 @@ fn nothing_is_left_when_every_file_is_gone() {
             Status::OK
         );
         for (parent, handle) in [(0x20, 0x21), (DEVICE, 0x22)] {
-            let channel = Block(vec![0; layout::channel_alloc::SIZE]);
+            let channel = Block(vec![0; size_of_class(class::HOPPER_CHANNEL_GPFIFO_A)]);
             let answer = process.alloc(
                 &mut rm,
                 parent,

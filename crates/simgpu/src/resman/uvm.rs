@@ -6,13 +6,11 @@ use rm::{Status, layout, uvm};
 
 use super::clients::Body;
 use super::managed::Residents;
-use super::{ABI, Answer, Call, Rm, status};
+use super::{Answer, Call, Rm, status};
 use crate::proto::FileId;
 
 /// Bytes of the attributes of one GPU in a mapping call: its UUID first.
 const PER_GPU: usize = 36;
-/// GPUs that a mapping call has room for.
-const MOST_GPUS: u64 = 256;
 /// Ranges and mappings are whole pages.
 const PAGE: u64 = 4096;
 
@@ -122,6 +120,16 @@ impl Uvm {
             .is_some_and(|(&start, &(size, _))| start + size > base)
     }
 
+    /// Whether one external range covers these addresses.
+    fn external(&self, base: u64, length: u64) -> Answer {
+        let end = base.checked_add(length).ok_or(status::INVALID_ADDRESS)?;
+        let range = self.ranges.range(..=base).next_back();
+        match range {
+            Some((&start, &(size, Use::External))) if length > 0 && end <= start + size => Ok(()),
+            _ => Err(status::INVALID_ADDRESS),
+        }
+    }
+
     fn reserve(&mut self, base: u64, length: u64, kind: Use) -> Answer {
         if length == 0
             || !(base | length).is_multiple_of(PAGE)
@@ -181,7 +189,7 @@ impl Rm {
     /// Executes a UVM call. The block has the size the table gives for the request.
     pub fn uvm(&mut self, request: u32, call: &mut Call) {
         let answer = self.uvm_call(request, call);
-        if let Some(at) = ABI.uvm(request).and_then(|entry| entry.status) {
+        if let Some(at) = self.abi.uvm(request).and_then(|entry| entry.status) {
             call.block
                 .put_u32(usize::from(at), answer.err().unwrap_or(Status::OK).0);
         }
@@ -236,8 +244,8 @@ impl Rm {
             }
             uvm::REGISTER_CHANNEL => self.uvm_register_channel(call),
             uvm::UNREGISTER_CHANNEL => {
-                use layout::uvm_unregister_channel as at;
-                let named = (call.block.u32(at::H_CLIENT), call.block.u32(at::H_CHANNEL));
+                let at = self.abi.layout().uvm_unregister_channel;
+                let named = (call.block.u32(at.h_client), call.block.u32(at.h_channel));
                 let known = self.space(file)?.channels.remove(&named);
                 if known {
                     Ok(())
@@ -264,13 +272,11 @@ impl Rm {
             uvm::MAP_EXTERNAL_ALLOCATION => self.uvm_map_external(call),
             uvm::UNMAP_EXTERNAL => {
                 use layout::uvm_unmap_external as at;
+                let (base, length) = (call.block.u64(at::BASE), call.block.u64(at::LENGTH));
+                // The range first, then the GPU: as the driver looks.
+                self.space(file)?.external(base, length)?;
                 let gpu = self.gpu_of_uuid(call.block.uuid(at::GPU_UUID))?;
-                self.uvm_unmap(
-                    file,
-                    &[gpu],
-                    call.block.u64(at::BASE),
-                    call.block.u64(at::LENGTH),
-                )
+                self.uvm_unmap(file, &[gpu], base, length)
             }
             uvm::FREE => self.uvm_free(call),
             uvm::VALIDATE_VA_RANGE => {
@@ -432,16 +438,20 @@ impl Rm {
     /// Maps memory of RM at an address of each GPU named. The mapping is a reference of its own.
     fn uvm_map_external(&mut self, call: &mut Call) -> Answer {
         use layout::uvm_map_external as at;
+        let behind = self.abi.layout().uvm_map_external;
         let (base, length) = (call.block.u64(at::BASE), call.block.u64(at::LENGTH));
         let (offset, count) = (
             call.block.u64(at::OFFSET),
-            call.block.u64(at::GPU_ATTRIBUTES_COUNT),
+            call.block.u64(behind.gpu_attributes_count),
         );
-        let (client, handle) = (call.block.u32(at::H_CLIENT), call.block.u32(at::H_MEMORY));
-        if count == 0 || count > MOST_GPUS {
+        let (client, handle) = (
+            call.block.u32(behind.h_client),
+            call.block.u32(behind.h_memory),
+        );
+        let room = (behind.gpu_attributes_count - at::PER_GPU_ATTRIBUTES) / PER_GPU;
+        if count == 0 || count > room as u64 {
             return Err(Status::INVALID_ARGUMENT);
         }
-        let end = base.checked_add(length).ok_or(status::INVALID_ADDRESS)?;
         if length == 0 || !(base | length | offset).is_multiple_of(PAGE) {
             return Err(status::INVALID_ADDRESS);
         }
@@ -453,12 +463,7 @@ impl Rm {
         let memory = self.memory_of(client, handle)?;
         let space = self.space(call.file)?;
         space.needs_address_space()?;
-        let reserved = space.ranges.range(..=base).next_back();
-        if !reserved
-            .is_some_and(|(&start, &(size, kind))| kind == Use::External && end <= start + size)
-        {
-            return Err(status::INVALID_ADDRESS);
-        }
+        space.external(base, length)?;
         if !gpus
             .iter()
             .all(|gpu| space.spaces.iter().any(|space| space.gpu == *gpu))
@@ -505,8 +510,14 @@ impl Rm {
     /// Frees the range that starts there, with all that is mapped in it.
     fn uvm_free(&mut self, call: &mut Call) -> Answer {
         let base = call.block.u64(layout::uvm_free::BASE);
+        let asked = self.abi.layout().uvm_free.length;
+        let asked = asked.map(|at| call.block.u64(at));
         let space = self.space(call.file)?;
-        let (length, _) = space.ranges.remove(&base).ok_or(status::INVALID_ADDRESS)?;
+        let &(length, _) = space.ranges.get(&base).ok_or(status::INVALID_ADDRESS)?;
+        if asked.is_some_and(|asked| asked != length) {
+            return Err(status::INVALID_ADDRESS);
+        }
+        space.ranges.remove(&base);
         let every: Vec<usize> = (0..self.devices.len()).collect();
         self.uvm_unmap(call.file, &every, base, length)
     }

@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use rm::{Decision, UNSIZED_ESCAPES, class, layout, nr, uvm};
+use rm::{Abi, Decision, UNSIZED_ESCAPES, class, layout, nr, uvm};
 
 use super::connection::{Connection, Stop};
 use crate::client::Node;
 use crate::proto::FileId;
-use crate::resman::{ABI, Array, Block, Call};
+use crate::resman::{Array, Block, Call};
 
 /// Largest parameters of a control.
 const MOST_PARAMS: u32 = 1 << 20;
@@ -19,10 +19,10 @@ pub struct Executed {
 }
 
 /// Whether the filter of a guard would let this call run in the tenant.
-fn runs_in_tenant(node: Node, request: u32) -> bool {
+fn runs_in_tenant(abi: &Abi, node: Node, request: u32) -> bool {
     let decision = match node {
-        Node::Uvm => ABI.uvm(request).map(|entry| entry.decision),
-        _ => ABI.escape(number(request)).map(|entry| entry.decision),
+        Node::Uvm => abi.uvm(request).map(|entry| entry.decision),
+        _ => abi.escape(number(request)).map(|entry| entry.decision),
     };
     matches!(decision, Some(Decision::InTenant | Decision::Pass))
 }
@@ -45,7 +45,7 @@ impl Connection {
             .lock()
             .node_of(file)
             .ok_or(Stop::Errno(libc::ENOTTY))?;
-        if self.is_filtered()? && !runs_in_tenant(node, request) {
+        if self.is_filtered()? && !runs_in_tenant(self.shared().abi(), node, request) {
             // A real filter would have notified this call and not let it through.
             return Err(Stop::Errno(libc::EPERM));
         }
@@ -64,7 +64,11 @@ impl Connection {
         request: u32,
         block: Vec<u8>,
     ) -> Result<Executed, Stop> {
-        let entry = ABI.uvm(request).ok_or(Stop::Errno(libc::EINVAL))?;
+        let entry = self
+            .shared()
+            .abi()
+            .uvm(request)
+            .ok_or(Stop::Errno(libc::EINVAL))?;
         if block.len() != usize::from(entry.size) {
             return Err(Stop::Errno(libc::EINVAL));
         }
@@ -126,7 +130,11 @@ impl Connection {
         number: u8,
         block: Vec<u8>,
     ) -> Result<Executed, Stop> {
-        let entry = ABI.escape(number).ok_or(Stop::Errno(libc::EINVAL))?;
+        let entry = self
+            .shared()
+            .abi()
+            .escape(number)
+            .ok_or(Stop::Errno(libc::EINVAL))?;
         let sized = entry
             .sizes
             .iter()
@@ -192,7 +200,11 @@ impl Connection {
             call.block.u64(at::P_ALLOC_PARMS),
             call.block.u32(at::H_CLASS),
         );
-        let size = ABI.class(class).map_or(0, |entry| u32::from(entry.size));
+        let size = self
+            .shared()
+            .abi()
+            .class(class)
+            .map_or(0, |entry| u32::from(entry.size));
         if pointer != 0 && size > 0 {
             call.params = Some(Block(self.copy_in(pointer, size)?));
         }
@@ -210,7 +222,7 @@ impl Connection {
     fn gather_control(&mut self, call: &mut Call) -> Result<u64, Stop> {
         use layout::nvos54 as at;
         let (pointer, size) = (call.block.u64(at::PARAMS), call.block.u32(at::PARAMS_SIZE));
-        let Some(entry) = ABI.control(call.block.u32(at::CMD)) else {
+        let Some(entry) = self.shared().abi().control(call.block.u32(at::CMD)) else {
             return Ok(pointer);
         };
         if size != entry.size || size == 0 || size > MOST_PARAMS {

@@ -2,12 +2,13 @@
 
 #![expect(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rm::{class, ctrl, layout, nr, uvm};
+use rm::{Abi, class, ctrl, layout, nr, uvm};
 use simgpu::client::{Client, Node};
 use simgpu::server::{Running, start};
 use simgpu::spec::NodeSpec;
@@ -76,6 +77,15 @@ pub struct Tenant {
     pub uvm: OwnedFd,
     keeper: Option<OwnedFd>,
     pub root: u32,
+    pub abi: &'static Abi,
+    /// Ranges it has made, for a driver that wants their length back.
+    ranges: BTreeMap<u64, u64>,
+}
+
+/// Empty parameters of a control of the node whose version is not named.
+pub fn params_of(command: u32) -> Vec<u8> {
+    let entry = simgpu::abi_of(simgpu::DRIVER_VERSION).control(command);
+    vec![0; entry.unwrap().size as usize]
 }
 
 pub const DEVICE: u32 = 0x5c00_0002;
@@ -93,7 +103,10 @@ impl Tenant {
         let device_file = client.open(Node::Gpu(gpu)).unwrap();
         let uvm = client.open(Node::Uvm).unwrap();
         let root = new_root(&mut client, control.as_fd());
+        let abi = client.abi().unwrap();
         let mut tenant = Tenant {
+            abi,
+            ranges: BTreeMap::new(),
             client,
             control,
             device_file,
@@ -112,6 +125,21 @@ impl Tenant {
             OK
         );
         tenant
+    }
+
+    /// Empty parameters of a class.
+    pub fn of_class(&self, class: u32) -> Vec<u8> {
+        vec![0; self.abi.class(class).unwrap().size.into()]
+    }
+
+    /// Empty parameters of a control.
+    pub fn of_control(&self, command: u32) -> Vec<u8> {
+        vec![0; self.abi.control(command).unwrap().size as usize]
+    }
+
+    /// An empty block of a UVM call.
+    pub fn of_uvm(&self, request: u32) -> Vec<u8> {
+        vec![0; self.abi.uvm(request).unwrap().size.into()]
     }
 
     pub fn file(&self, fd: impl AsFd) -> (u64, u64) {
@@ -142,7 +170,7 @@ impl Tenant {
 
     pub fn memory_with(&mut self, handle: u32, size: u64, attr: u32, attr2: u32) -> (u32, u64) {
         use layout::memory_allocation as at;
-        let mut params = [0; at::SIZE];
+        let mut params = self.of_class(class::NV01_MEMORY_LOCAL_USER);
         put64(&mut params, at::SIZE_FIELD, size);
         put32(&mut params, at::ATTR, attr);
         put32(&mut params, at::ATTR2, attr2);
@@ -171,7 +199,7 @@ impl Tenant {
     /// One number of frame-buffer information, KiB.
     pub fn fb(&mut self, index: u32) -> u64 {
         use layout::fb_info as at;
-        let mut params = [0; at::SIZE];
+        let mut params = self.of_control(ctrl::NV2080_FB_GET_INFO_V2);
         put32(&mut params, at::FB_INFO_LIST_SIZE, 1);
         put32(&mut params, at::FB_INFO_LIST, index);
         assert_eq!(
@@ -239,10 +267,10 @@ impl Tenant {
             self.uvm(uvm::REGISTER_GPU, &mut block, uvm_register_gpu::RM_STATUS),
             OK
         );
-        let mut space = [0; layout::vaspace_alloc::SIZE];
-        put32(&mut space, layout::vaspace_alloc::FLAGS, 0x48);
+        let mut params = self.of_class(class::FERMI_VASPACE_A);
+        put32(&mut params, layout::vaspace_alloc::FLAGS, 0x48);
         assert_eq!(
-            self.alloc(DEVICE, VASPACE, class::FERMI_VASPACE_A, &mut space),
+            self.alloc(DEVICE, VASPACE, class::FERMI_VASPACE_A, &mut params),
             OK
         );
         let mut block = [0; uvm_register_gpu_vaspace::SIZE];
@@ -264,21 +292,26 @@ impl Tenant {
         let mut block = [0; at::SIZE];
         put64(&mut block, at::BASE, base);
         put64(&mut block, at::LENGTH, length);
-        self.uvm(uvm::CREATE_EXTERNAL_RANGE, &mut block, at::RM_STATUS)
+        let made = self.uvm(uvm::CREATE_EXTERNAL_RANGE, &mut block, at::RM_STATUS);
+        if made == OK {
+            self.ranges.insert(base, length);
+        }
+        made
     }
 
     pub fn map(&mut self, base: u64, length: u64, handle: u32, offset: u64) -> u32 {
         use layout::uvm_map_external as at;
         let uuid = self.uuid();
-        let mut block = vec![0; at::SIZE];
+        let behind = self.abi.layout().uvm_map_external;
+        let mut block = self.of_uvm(uvm::MAP_EXTERNAL_ALLOCATION);
         put64(&mut block, at::BASE, base);
         put64(&mut block, at::LENGTH, length);
         put64(&mut block, at::OFFSET, offset);
         put(&mut block, at::PER_GPU_ATTRIBUTES, &uuid);
-        put64(&mut block, at::GPU_ATTRIBUTES_COUNT, 1);
-        put32(&mut block, at::H_CLIENT, self.root);
-        put32(&mut block, at::H_MEMORY, handle);
-        self.uvm(uvm::MAP_EXTERNAL_ALLOCATION, &mut block, at::RM_STATUS)
+        put64(&mut block, behind.gpu_attributes_count, 1);
+        put32(&mut block, behind.h_client, self.root);
+        put32(&mut block, behind.h_memory, handle);
+        self.uvm(uvm::MAP_EXTERNAL_ALLOCATION, &mut block, behind.rm_status)
     }
 
     pub fn unmap(&mut self, base: u64, length: u64) -> u32 {
@@ -292,10 +325,13 @@ impl Tenant {
     }
 
     pub fn uvm_free(&mut self, base: u64) -> u32 {
-        use layout::uvm_free as at;
-        let mut block = [0; at::SIZE];
-        put64(&mut block, at::BASE, base);
-        self.uvm(uvm::FREE, &mut block, at::RM_STATUS)
+        let at = self.abi.layout().uvm_free;
+        let mut block = self.of_uvm(uvm::FREE);
+        put64(&mut block, layout::uvm_free::BASE, base);
+        if let (Some(at), Some(length)) = (at.length, self.ranges.get(&base)) {
+            put64(&mut block, at, *length);
+        }
+        self.uvm(uvm::FREE, &mut block, at.rm_status)
     }
 
     /// Device memory mapped at an address, as cuMemAlloc does it.
@@ -323,14 +359,14 @@ impl Tenant {
 
     /// A channel group with one channel, scheduled; `handle` names the group, `handle + 1` the channel.
     pub fn channel(&mut self, handle: u32) -> u32 {
-        use layout::{channel_alloc, channel_group_alloc, gpfifo_schedule};
+        use layout::{channel_alloc, channel_group_alloc};
         let mut params = [0; channel_group_alloc::SIZE];
         put32(&mut params, channel_group_alloc::ENGINE_TYPE, 1);
         assert_eq!(
             self.alloc(DEVICE, handle, class::KEPLER_CHANNEL_GROUP_A, &mut params),
             OK
         );
-        let mut params = [0; channel_alloc::SIZE];
+        let mut params = self.of_class(class::HOPPER_CHANNEL_GPFIFO_A);
         put32(&mut params, channel_alloc::H_VA_SPACE, VASPACE);
         assert_eq!(
             self.alloc(
@@ -341,12 +377,10 @@ impl Tenant {
             ),
             OK
         );
+        let mut params = self.of_control(ctrl::NVA06C_GPFIFO_SCHEDULE);
+        params.fill(1);
         assert_eq!(
-            self.control(
-                handle,
-                ctrl::NVA06C_GPFIFO_SCHEDULE,
-                &mut [1; gpfifo_schedule::SIZE]
-            ),
+            self.control(handle, ctrl::NVA06C_GPFIFO_SCHEDULE, &mut params),
             OK
         );
         handle + 1

@@ -3,7 +3,7 @@
 use rm::{class, ctrl, layout};
 use simgpu::work::{Kernel, Op, Work, WorkResult};
 
-use super::{Answer, Block, Client, Device};
+use super::{Answer, Block, Client, Device, params_of};
 
 /// `NV2080_ENGINE_TYPE_GR0`: the compute engine.
 const COMPUTE: u32 = 1;
@@ -25,13 +25,14 @@ impl Channel {
     pub fn open(client: &Client, device: &Device, vaspace: u32) -> Answer<Channel> {
         let group = Channel::group(client, device, vaspace)?;
         use layout::channel_alloc as c;
-        let params = Block::new(c::SIZE)
+        let params = params_of(class::HOPPER_CHANNEL_GPFIFO_A)
             .with32(c::H_VA_SPACE, vaspace)
             .with32(c::ENGINE_TYPE, COMPUTE);
         let channel = client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
         client.alloc(channel, class::HOPPER_COMPUTE_A, Block::new(16))?;
-        let mut schedule =
-            Block::new(layout::gpfifo_schedule::SIZE).with(layout::gpfifo_schedule::B_ENABLE, &[1]);
+        let entry = client.node().abi()?.control(ctrl::NVA06C_GPFIFO_SCHEDULE);
+        let mut schedule = Block::new(entry.map_or(0, |entry| entry.size as usize))
+            .with(layout::gpfifo_schedule::B_ENABLE, &[1]);
         client.control(group, ctrl::NVA06C_GPFIFO_SCHEDULE, &mut schedule)?;
         Ok(Channel { group, channel })
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rm::{class, ctrl, layout, nr};
 
-use super::{Answer, Block, Client, File, checked, request};
+use super::{Answer, Block, Client, File, checked, params_of, request};
 
 /// `NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES`.
 const MULTIPLE_VASPACES: u32 = 2;
@@ -182,7 +182,9 @@ impl Device {
     pub fn fb_info(&self, client: &Client, indices: &[u32]) -> Answer<Vec<u64>> {
         use layout::{fb_info as l, fb_info_entry as e};
         let at = |i: usize| l::FB_INFO_LIST + i * e::SIZE;
-        let mut block = Block::new(l::SIZE).with32(l::FB_INFO_LIST_SIZE, indices.len() as u32);
+        let entry = client.node().abi()?.control(ctrl::NV2080_FB_GET_INFO_V2);
+        let mut block = Block::new(entry.map_or(0, |entry| entry.size as usize))
+            .with32(l::FB_INFO_LIST_SIZE, indices.len() as u32);
         for (i, index) in indices.iter().enumerate() {
             block.put(at(i) + e::INDEX, &index.to_le_bytes());
         }
@@ -209,6 +211,30 @@ impl Device {
         Ok((0..indices.len())
             .map(|i| u64::from(list.u32(i * e::SIZE + e::DATA)) << 10)
             .collect())
+    }
+
+    /// Regions of the frame buffer: how many are told, and (base, limit) of each that the block has room for.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn fb_regions(&self, client: &Client) -> Answer<(u32, Vec<(u64, u64)>)> {
+        /// count@0, then entries from here on, base@0 and limit@8 in each; their size goes with the branch.
+        const FIRST: usize = 8;
+        const ROOM: usize = 16;
+        let entry = client
+            .node()
+            .abi()?
+            .control(ctrl::NV2080_FB_GET_FB_REGION_INFO);
+        let mut block = Block::new(entry.map_or(0, |entry| entry.size as usize));
+        client.control(
+            self.subdevice,
+            ctrl::NV2080_FB_GET_FB_REGION_INFO,
+            &mut block,
+        )?;
+        let size = (block.len() - FIRST) / ROOM;
+        let regions = (0..ROOM).map(|i| FIRST + i * size);
+        let regions = regions.map(|at| (block.u64(at), block.u64(at + 8)));
+        Ok((block.u32(0), regions.collect()))
     }
 
     /// Bytes that the client is told are free.
@@ -242,7 +268,7 @@ impl Device {
 fn memory_params(client: &Client, size: u64, pages: Pages) -> Block {
     use layout::memory_allocation as l;
     let (attr, attr2) = pages.attributes();
-    Block::new(l::SIZE)
+    params_of(class::NV01_MEMORY_LOCAL_USER)
         .with32(l::OWNER, client.root())
         .with32(l::ATTR, attr)
         .with32(l::ATTR2, attr2)

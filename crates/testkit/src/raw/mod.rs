@@ -63,6 +63,12 @@ pub fn request(number: u8, size: usize) -> u32 {
     0xc000_0000 | (size as u32 & 0x3fff) << 16 | u32::from(b'F') << 8 | u32::from(number)
 }
 
+/// Empty parameters of a class, as large as the driver of any branch reads.
+pub(crate) fn params_of(class: u32) -> Block {
+    let sizes = rm::branches().filter_map(|abi| abi.class(class));
+    Block::new(sizes.map(|entry| entry.size.into()).max().unwrap_or(0))
+}
+
 /// A status word as an answer.
 pub(crate) fn checked(status: u32) -> Answer {
     if status == 0 {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rm::Abi;
 use simgpu::client::{Client as Connection, Node as StandIn};
 use simgpu::work::{Work, WorkResult};
 
@@ -66,6 +67,33 @@ impl Node {
             };
             use_it(connection)
         })
+    }
+
+    /// The kernel interface of the driver.
+    ///
+    /// # Errors
+    /// No driver, or one of a branch that nobody knows.
+    pub fn abi(&self) -> Answer<&'static Abi> {
+        if self.socket.is_some() {
+            return Ok(self.connected(Connection::abi)?);
+        }
+        let text = std::fs::read_to_string("/proc/driver/nvidia/version")?;
+        let found = text
+            .split_whitespace()
+            .find_map(|word| rm::for_driver(word).ok());
+        found
+            .map(|found| found.abi)
+            .ok_or(super::Fault::Os(libc::ENODEV))
+    }
+
+    /// An empty block of a UVM call, as large as this driver's.
+    ///
+    /// # Errors
+    /// As [`Node::abi`]; `EINVAL` where the driver has no such call.
+    pub fn uvm_block(&self, request: u32) -> Answer<Block> {
+        let entry = self.abi()?.uvm(request);
+        let entry = entry.ok_or(super::Fault::Os(libc::EINVAL))?;
+        Ok(Block::new(entry.size.into()))
     }
 
     /// Opens a device file. The descriptor is close-on-exec.

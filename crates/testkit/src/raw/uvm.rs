@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rm::{class, layout, uvm};
 
-use super::{Answer, Block, Client, Device, Fault, File, Node, checked};
+use super::{Answer, Block, Client, Device, Fault, File, Node, checked, params_of};
 
 /// `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED` and `..._ENABLE_PAGE_FAULTING`, as CUDA makes the address space that
 /// UVM is to manage.
@@ -114,7 +114,7 @@ impl Uvm {
         let vaspace = client.alloc(
             device.device,
             class::FERMI_VASPACE_A,
-            Block::new(layout::vaspace_alloc::SIZE).with32(layout::vaspace_alloc::FLAGS, FOR_UVM),
+            params_of(class::FERMI_VASPACE_A).with32(layout::vaspace_alloc::FLAGS, FOR_UVM),
         )?;
         use layout::uvm_register_gpu_vaspace as l;
         let block = Block::new(l::SIZE)
@@ -169,16 +169,19 @@ impl Uvm {
         length: u64,
     ) -> Answer {
         use layout::uvm_map_external as l;
-        let block = Block::new(l::SIZE)
+        let behind = self.node.abi()?.layout().uvm_map_external;
+        let block = self
+            .node
+            .uvm_block(uvm::MAP_EXTERNAL_ALLOCATION)?
             .with64(l::BASE, base)
             .with64(l::LENGTH, length)
             .with(l::PER_GPU_ATTRIBUTES, &space.uuid)
             .with32(l::PER_GPU_ATTRIBUTES + 16, 1)
-            .with64(l::GPU_ATTRIBUTES_COUNT, 1)
-            .with32(l::RM_CTRL_FD, client.file().as_raw_fd() as u32)
-            .with32(l::H_CLIENT, client.root())
-            .with32(l::H_MEMORY, memory);
-        self.call(uvm::MAP_EXTERNAL_ALLOCATION, block, l::RM_STATUS)
+            .with64(behind.gpu_attributes_count, 1)
+            .with32(behind.rm_ctrl_fd, client.file().as_raw_fd() as u32)
+            .with32(behind.h_client, client.root())
+            .with32(behind.h_memory, memory);
+        self.call(uvm::MAP_EXTERNAL_ALLOCATION, block, behind.rm_status)
             .map(|_| ())
     }
 
@@ -196,16 +199,18 @@ impl Uvm {
             .map(|_| ())
     }
 
-    /// Ends a range with its mappings.
+    /// Ends a range with its mappings. The driver is told the length where it asks for one.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn free(&self, base: u64, length: u64) -> Answer {
-        use layout::uvm_free as l;
-        let block = Block::new(l::SIZE)
-            .with64(l::BASE, base)
-            .with64(l::LENGTH, length);
-        self.call(uvm::FREE, block, l::RM_STATUS).map(|_| ())
+        let at = self.node.abi()?.layout().uvm_free;
+        let mut block = self.node.uvm_block(uvm::FREE)?;
+        block.put(layout::uvm_free::BASE, &base.to_le_bytes());
+        if let Some(at) = at.length {
+            block.put(at, &length.to_le_bytes());
+        }
+        self.call(uvm::FREE, block, at.rm_status).map(|_| ())
     }
 
     /// Makes managed memory: a mapping of the file whose offset is its address.

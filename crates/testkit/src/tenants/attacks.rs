@@ -120,11 +120,19 @@ pub(super) fn pool_covers_nothing(context: &Context) -> Outcome {
     let watch = Watch::new(context)?;
     let (first, second) = (Uvm::open(&context.node)?, Uvm::open(&context.node)?);
     let pool = |base: u64, length: u64| {
-        let block = Block::new(l::SIZE)
+        let status_at = context
+            .node
+            .abi()?
+            .layout()
+            .uvm_alloc_semaphore_pool
+            .rm_status;
+        let block = context
+            .node
+            .uvm_block(uvm::ALLOC_SEMAPHORE_POOL)?
             .with64(l::BASE, base)
             .with64(l::LENGTH, length);
         first
-            .call(uvm::ALLOC_SEMAPHORE_POOL, block, l::RM_STATUS)
+            .call(uvm::ALLOC_SEMAPHORE_POOL, block, status_at)
             .map(|_| ())
     };
     // What CUDA asks for works.
@@ -259,5 +267,37 @@ pub(super) fn refused_export(context: &Context) -> Outcome {
         0,
         answer.is_err(),
         format!("exported to a socket: {answer:?}"),
+    ))
+}
+
+/// A range is freed with all that is mapped in it, wherever in it that lies, and nothing behind it is. A driver that takes
+/// no length tells nobody where the range ended.
+pub(super) fn freed_range(context: &Context) -> Outcome {
+    let client = Client::open(&context.node)?;
+    let device = client.first_device()?;
+    let uvm = Uvm::open(&context.node)?;
+    let space = uvm.add_device(&client, &device)?;
+    let room = device.free_bytes(&client)?;
+    // Two mappings apart from the range's begin and from each other; the next range begins where this one ends.
+    uvm.create_range(BASE, 16 * MIB)?;
+    uvm.create_range(BASE + 16 * MIB, 2 * MIB)?;
+    for at in [2, 8, 16] {
+        let memory = device.alloc(&client, 2 * MIB, Pages::Default)?;
+        uvm.map(&space, &client, memory, BASE + at * MIB, 2 * MIB)?;
+        client.free(memory)?;
+    }
+    let before = room - device.free_bytes(&client)?;
+    uvm.free(BASE, 16 * MIB)?;
+    let after = room - device.free_bytes(&client)?;
+    let driver = context.driver_memory().map_or(after, |on| on[0]);
+    uvm.free(BASE + 16 * MIB, 2 * MIB)?;
+    let end = room - device.free_bytes(&client)?;
+    Ok(bytes(
+        after,
+        2 * MIB,
+        (before, driver, end) == (6 * MIB, 2 * MIB, 0),
+        format!(
+            "charged {before} with all three mapped, {end} with none; the driver counts {driver} between"
+        ),
     ))
 }

@@ -79,6 +79,7 @@ const PROGRAMS: &[Entry] = &[
     ("honest", honest::honest),
     ("quota_exact", memory::quota_exact),
     ("visible_limit", visible::visible_limit),
+    ("visible_regions", visible::regions),
     ("race_no_overshoot", race::race_no_overshoot),
     ("alias_counted_once", memory::alias_counted_once),
     ("managed_charged", memory::managed_charged),
@@ -126,6 +127,7 @@ const PROGRAMS: &[Entry] = &[
     ("attack_numbers_without_size", attacks::numbers_without_size),
     ("attack_no_descriptors_left", attacks::no_descriptors_left),
     ("attack_refused_export", attacks::refused_export),
+    ("attack_freed_range", attacks::freed_range),
     ("hold", shapes::hold),
 ];
 

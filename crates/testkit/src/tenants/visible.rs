@@ -71,3 +71,19 @@ pub(super) fn visible_limit(context: &Context) -> Outcome {
     let right = wrong_total.is_none() && wrong_free.is_none() && free < context.quota;
     Ok(bytes(told, context.quota, right, note))
 }
+
+/// Asks for the regions of the frame buffer: the slice has one, no larger than itself, and nothing of the others shows.
+pub(super) fn regions(context: &Context) -> Outcome {
+    let client = Client::open(&context.node)?;
+    let device = client.first_device()?;
+    let (count, told) = device.fb_regions(&client)?;
+    let first = told.first().map_or(0, |&(base, limit)| limit - base + 1);
+    let others = told.iter().skip(1).filter(|&&region| region != (0, 0));
+    let others: Vec<_> = others.collect();
+    let held = count == 1 && first <= context.quota && others.is_empty();
+    let note = format!(
+        "{count} regions, the first of {}; further: {others:?}",
+        human(first)
+    );
+    Ok(bytes(first.max(context.quota), context.quota, held, note))
+}

@@ -94,9 +94,10 @@ fn b26_an_unlisted_release_is_told_once_and_an_unknown_branch_refused() {
     assert_eq!(told(&unlisted), 1, "{}", unlisted.err);
     assert!(unlisted.err.contains("580.200.01"), "{}", unlisted.err);
     assert_eq!(total(&unlisted.json()), 2 * GIB);
-    for unknown in ["999.1", "550.90.07", "580", "5.5.5.5"] {
+    let known = "known: 535, 550, 565, 570, 580, 590, 595";
+    for unknown in ["999.1", "575.64", "580", "5.5.5.5"] {
         let spec = format!("1xH200@{unknown}");
-        let words = [unknown, "no known branch", "known: 580", "install"];
+        let words = [unknown, "no known branch", known, "install"];
         probe(&spec).refused(&words);
         gpuslice(&["trace", "--sim", &spec, "--", "true"]).refused(&words);
         let report = gpuslice(&["doctor", "--sim", &spec]).ended(1).out;
@@ -106,6 +107,43 @@ fn b26_an_unlisted_release_is_told_once_and_an_unknown_branch_refused() {
         .ended(0)
         .out;
     assert!(report.contains("weak     driver"), "{report}");
+}
+
+#[test]
+fn b26_every_branch_serves_a_program_of_its_own_library() {
+    for (release, listed) in [
+        ("535.183.01", true),
+        ("550.54.15", true),
+        ("565.77", true),
+        ("570.133.20", true),
+        ("590.48.01", true),
+        ("595.45.04", true),
+        ("535.999.01", false),
+        ("595.999.01", false),
+    ] {
+        let spec = format!("1xH200@{release}");
+        let words = ["run", "--sim", &spec, "--memory", "2GiB", "--", GPUSLICE];
+        let probe = [&words[..], &["probe", "--alloc", "64MiB", "--json"]].concat();
+        let done = gpuslice(&probe).ended(0);
+        assert_eq!(total(&done.json()), 2 * GIB, "{release}");
+        let told = done.err.matches("not among the releases").count();
+        assert_eq!(told, usize::from(!listed), "{release}: {}", done.err);
+    }
+    let unlike = [
+        "run",
+        "--sim",
+        "1xH200@535.54.03",
+        "--memory",
+        "2GiB",
+        "--",
+        "true",
+    ];
+    gpuslice(&unlike).refused(&[
+        "535.54.03",
+        "other parameter blocks",
+        "branch 535",
+        "install",
+    ]);
 }
 
 #[test]
