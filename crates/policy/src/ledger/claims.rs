@@ -231,6 +231,36 @@ impl Ledger {
         }
     }
 
+    /// The driver says that pinned pages are behind this handle: an object from now on, which counts as before.
+    pub fn add_pinned(&mut self, client: ClientHandle, handle: ObjectHandle, class: u32) {
+        let tree = self.clients.get_mut(&client);
+        let asked = tree.and_then(|tree| {
+            let parent = tree.pinned.parents.get(&handle).copied()?;
+            Some((parent, tree.pinned.remove(handle)?))
+        });
+        let (parent, need) = match asked {
+            Some((parent, need)) => (parent, Some(need)),
+            // Made under another handle than was asked for: counted where that is possible.
+            None => {
+                let need = Need::objects(1);
+                (
+                    ObjectHandle(client.0),
+                    self.counts.add(&need).ok().map(|()| need),
+                )
+            }
+        };
+        self.add_object(client, parent, handle, class, None);
+        let object = self
+            .clients
+            .get_mut(&client)
+            .and_then(|tree| tree.objects.get_mut(&handle));
+        match (object, need) {
+            (Some(object), Some(need)) => object.needs.push(need),
+            (None, Some(need)) => self.counts.take(&need),
+            (_, None) => {}
+        }
+    }
+
     pub(super) fn unpin(&mut self, client: ClientHandle, handle: ObjectHandle) {
         let tree = self.clients.get_mut(&client);
         if let Some(need) = tree.and_then(|tree| tree.pinned.remove(handle)) {

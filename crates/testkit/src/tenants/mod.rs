@@ -5,6 +5,7 @@
 mod attacks;
 mod cuda;
 mod fill;
+mod hoarders;
 mod honest;
 mod memory;
 mod neighbour;
@@ -126,6 +127,10 @@ const PROGRAMS: &[Entry] = &[
     ("attack_numbers_without_size", attacks::numbers_without_size),
     ("attack_no_descriptors_left", attacks::no_descriptors_left),
     ("attack_refused_export", attacks::refused_export),
+    ("hoarder", hoarders::hoarder),
+    ("flooder", hoarders::flooder),
+    ("stalled", hoarders::stalled),
+    ("blocking", hoarders::blocking),
     ("hold", shapes::hold),
 ];
 
