@@ -105,9 +105,13 @@ impl Tenant {
 
     fn refused(&self, over: OverLimit) {
         if self.refusals.note(over.what) {
-            self.say(&format!(
-                "refused as if the card had no more: {over}; a slice with more of the card's memory may have more"
-            ));
+            let more = match over.what {
+                What::Channels | What::Groups | What::Bar1 | What::Host => {
+                    "; a slice with a larger --memory has more"
+                }
+                What::Clients | What::Objects | What::Events | What::ChannelsOfAGroup => "",
+            };
+            self.say(&format!("refused as if the card had no more: {over}{more}"));
         }
     }
 }

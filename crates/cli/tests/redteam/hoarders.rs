@@ -8,7 +8,7 @@ use policy::objects::{
     CHANNELS_A_GROUP, CLIENTS, EVENTS_A_CARD, OBJECTS_A_CARD, bar1_for, channels_for, groups_for,
 };
 use policy::units::Bytes;
-use testkit::outside::{Finding, Line, Played, Program, Told};
+use testkit::outside::{Line, Played, Program, Told};
 
 use crate::stage::{QUOTA, Stage, assert_held};
 
@@ -41,22 +41,21 @@ fn play(program: Program, mut meanwhile: impl FnMut()) -> Played {
 
 /// A hoarder gets `least` to `most` of a kind and no more; while it has them, a neighbour starts CUDA and uses its whole
 /// slice. The helper says so once.
-fn hoard(kind: &str, least: u64, most: u64, told: &str) -> Finding {
+fn hoard(kind: &str, least: u64, most: u64, told: &str) {
     let stage = Stage::new();
     // Objects are made in great numbers, and this is not about calls.
     let words = ["hoarder", kind, &least.to_string(), &most.to_string()];
     let hoarder = start(&stage, 10_000_000, &words);
     let mut neighbour = None;
     let played = play(hoarder, || neighbour = Some(stage.play(&["honest"])));
-    let finding = assert_held(&played).clone();
     assert_held(&neighbour.expect("the hoarder asked for it"));
+    assert_held(&played);
     let said = played
         .errors
         .matches("refused as if the card had no more")
         .count();
     assert_eq!(said, 1, "{}", played.errors);
     assert!(played.errors.contains(told), "{}", played.errors);
-    finding
 }
 
 fn card() -> Bytes {

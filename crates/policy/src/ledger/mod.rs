@@ -18,6 +18,12 @@
 //!   memory outlives the free of its handle for as long as any part of it is mapped;
 //! - an export descriptor.
 //!
+//! # What else is counted
+//!
+//! Objects, channels, events and the like ([`crate::objects`]) are claimed with [`Ledger::claim`]
+//! before the driver is asked, and given back with whatever they came with. Memory of the host is an
+//! account like a device's ([`DeviceIndex::HOST`]).
+//!
 //! # Where the ledger and the driver disagree
 //!
 //! What the driver has accepted exists, so the ledger never refuses to record it. A handle that is

@@ -325,9 +325,15 @@ pub(super) fn blocking(context: &Context) -> Outcome {
     let mut ids = Block::new(128);
     client.control(client.root(), ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut ids)?;
     let (own, nobodys) = (attach(ids.u32(0)), attach(0x00ff_ff00));
-    // A block larger than the command's is not copied.
-    let mut large = Block::new(1 << 20);
-    let large = client.control(client.root(), ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut large);
+    // A block larger than the command's is not copied: nobody finds out that nothing is there.
+    let mut large = Block::new(layout::nvos54::SIZE)
+        .with32(layout::nvos54::H_CLIENT, client.root())
+        .with32(layout::nvos54::H_OBJECT, client.root())
+        .with32(layout::nvos54::CMD, ctrl::NV0000_GPU_GET_ATTACHED_IDS)
+        .with64(layout::nvos54::PARAMS, 0x1000)
+        .with32(layout::nvos54::PARAMS_SIZE, 1 << 20);
+    client.escape(nr::RM_CONTROL, &mut large)?;
+    let large = checked(large.u32(layout::nvos54::STATUS));
     let held = idle == Err(Fault::Status(rm::Status::NOT_SUPPORTED.0))
         && own.is_ok()
         && nobodys == Err(Fault::Status(rm::Status::INVALID_ARGUMENT.0))
