@@ -14,15 +14,15 @@ use crate::stage::{QUOTA, Stage, assert_held};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_gpuslice");
 /// A program that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
-/// Starts a program in a slice that may make so many calls a second.
-fn start(stage: &Stage, rate: u64, words: &[&str]) -> Program {
+/// Starts a program in a slice of so much memory that may make so many calls a second.
+fn start(stage: &Stage, memory: u64, rate: u64, words: &[&str]) -> Program {
     let mut command = Command::new(BINARY);
     command.args(["run", "--sim"]).arg(&stage.socket);
-    command.args(["--gpu", "0", "--memory", &QUOTA.to_string()]);
+    command.args(["--gpu", "0", "--memory", &memory.to_string()]);
     command.args(["--name", words[0], "--call-rate", &rate.to_string()]);
-    command.args(["--", BINARY, "__tenant", words[0], &QUOTA.to_string()]);
+    command.args(["--", BINARY, "__tenant", words[0], &memory.to_string()]);
     command.args(&words[1..]);
     Program::start(command).unwrap()
 }
@@ -42,10 +42,15 @@ fn play(program: Program, mut meanwhile: impl FnMut()) -> Played {
 /// A hoarder gets `least` to `most` of a kind and no more; while it has them, a neighbour starts CUDA and uses its whole
 /// slice. The helper says so once.
 fn hoard(kind: &str, least: u64, most: u64, told: &str) {
+    hoard_in(QUOTA, kind, least, most, told);
+}
+
+/// As [`hoard`], in a slice of so much memory.
+fn hoard_in(memory: u64, kind: &str, least: u64, most: u64, told: &str) {
     let stage = Stage::new();
     // Objects are made in great numbers, and this is not about calls.
     let words = ["hoarder", kind, &least.to_string(), &most.to_string()];
-    let hoarder = start(&stage, 10_000_000, &words);
+    let hoarder = start(&stage, memory, 10_000_000, &words);
     let mut neighbour = None;
     let played = play(hoarder, || neighbour = Some(stage.play(&["honest"])));
     assert_held(&neighbour.expect("the hoarder asked for it"));
@@ -70,6 +75,12 @@ fn channels() -> u64 {
 #[test]
 fn threat_28_a_hoarder_of_channels_leaves_the_neighbour_his() {
     hoard("channels", channels(), channels(), "channels asked for");
+}
+
+// `policy::objects::LEAST_CHANNELS`.
+#[test]
+fn threat_28_the_smallest_slice_holds_three_contexts() {
+    hoard_in(512 << 20, "contexts", 3, 3, "channel groups asked for");
 }
 
 // A channel below a device has a group of its own (`Worker::need_of`).
@@ -147,7 +158,7 @@ fn threat_27_a_flood_of_calls_waits_and_the_neighbour_does_not() {
     const FLOOD: Duration = Duration::from_secs(4);
     let stage = Stage::new();
     let start_of_flood = Instant::now();
-    let flooder = start(&stage, RATE, &["flooder", &RATE.to_string()]);
+    let flooder = start(&stage, QUOTA, RATE, &["flooder", &RATE.to_string()]);
     let mut contexts = 0;
     let played = play(flooder, || {
         while contexts == 0 || start_of_flood.elapsed() < FLOOD {

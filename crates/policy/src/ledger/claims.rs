@@ -10,6 +10,9 @@ use crate::objects::{Counts, Limits, Need, OverLimit};
 /// Where an object is mapped for the processor: by address, and a number where several are at one.
 pub(super) type Mappings = BTreeMap<(u64, u64), Need>;
 
+/// The handle that leaves the choice to the driver: what comes of it is known by no name.
+const UNNAMED: ObjectHandle = ObjectHandle(0);
+
 /// Objects of pinned pages that the kernel made in the tenant, so that only their request was seen. Not objects of the
 /// ledger: whoever uses one has to ask the driver what it is.
 #[derive(Debug, Default)]
@@ -20,8 +23,12 @@ pub(super) struct Pinned {
 
 impl Pinned {
     fn add(&mut self, parent: ObjectHandle, handle: ObjectHandle, need: Need) {
-        self.parents.insert(handle, parent);
-        self.below.insert((parent, handle), need);
+        if handle == UNNAMED {
+            self.below.entry((parent, handle)).or_default().objects += need.objects;
+        } else {
+            self.parents.insert(handle, parent);
+            self.below.insert((parent, handle), need);
+        }
     }
 
     fn remove(&mut self, handle: ObjectHandle) -> Option<Need> {
@@ -29,13 +36,16 @@ impl Pinned {
         self.below.remove(&(parent, handle))
     }
 
-    /// The handles of those that hang below `parent`.
-    fn children(&self, parent: ObjectHandle) -> Vec<ObjectHandle> {
-        let all = (parent, ObjectHandle(0))..=(parent, ObjectHandle(u32::MAX));
-        self.below
-            .range(all)
-            .map(|((_, handle), _)| *handle)
-            .collect()
+    /// Takes all that hang below `parent`.
+    fn remove_below(&mut self, parent: ObjectHandle) -> Vec<Need> {
+        let all = (parent, UNNAMED)..=(parent, ObjectHandle(u32::MAX));
+        let handles: Vec<ObjectHandle> = self.below.range(all).map(|((_, h), _)| *h).collect();
+        let mut needs = Vec::new();
+        for handle in handles {
+            self.parents.remove(&handle);
+            needs.extend(self.below.remove(&(parent, handle)));
+        }
+        needs
     }
 
     pub(super) fn needs(&self) -> impl Iterator<Item = &Need> {
@@ -215,7 +225,8 @@ impl Ledger {
     }
 
     /// The kernel is about to make an object of pinned pages in the tenant; how that ends is not seen. It counts until its
-    /// handle is freed, or what it hangs below. A handle that counts already counts once: the driver takes none twice.
+    /// handle is freed, or what it hangs below. A handle that counts already counts once: the driver takes none twice. With
+    /// handle 0 the driver chooses one, and it counts until what it hangs below is freed.
     pub fn pin(
         &mut self,
         claim: Claim,
@@ -274,11 +285,10 @@ impl Ledger {
         parents: impl Iterator<Item = ObjectHandle>,
     ) {
         for parent in parents {
-            let Some(tree) = self.clients.get(&client) else {
-                return;
-            };
-            for handle in tree.pinned.children(parent) {
-                self.unpin(client, handle);
+            let tree = self.clients.get_mut(&client);
+            let needs = tree.map(|tree| tree.pinned.remove_below(parent));
+            for need in needs.unwrap_or_default() {
+                self.counts.take(&need);
             }
         }
     }

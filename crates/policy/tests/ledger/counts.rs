@@ -297,6 +297,25 @@ proptest! {
 }
 
 #[test]
+fn pinned_pages_under_a_handle_of_the_drivers_choice_all_count_until_their_parent_goes() {
+    let mut ledger = Ledger::new(&[Bytes(0)]);
+    let (client, device) = (ClientHandle(1), ObjectHandle(2));
+    ledger.add_client(client, Pid(1));
+    ledger.add_object(client, ObjectHandle(1), device, 0x80, Some(DEVICE));
+    for handle in [0, 0, 0, 7, 7] {
+        let claim = ledger.claim(Need::objects(1)).expect("no limit");
+        ledger.pin(claim, client, device, ObjectHandle(handle));
+    }
+    assert_eq!(ledger.counts().used(What::Objects, DEVICE), 4);
+    ledger.free(client, ObjectHandle(0));
+    assert_eq!(ledger.counts().used(What::Objects, DEVICE), 4);
+    assert_eq!(ledger.audit(), Ok(()));
+    ledger.free(client, device);
+    assert_eq!(ledger.counts().used(What::Objects, DEVICE), 0);
+    assert_eq!(ledger.audit(), Ok(()));
+}
+
+#[test]
 fn host_memory_has_a_quota_of_its_own_and_is_no_device() {
     let mut ledger = Ledger::new(&[Bytes(10)]);
     let mut limits = Limits::none(1);

@@ -69,6 +69,16 @@ impl Hoarder {
                     self.channel_params(),
                 )?;
             }
+            "contexts" => {
+                // As many groups and channels as CUDA makes for a context (measured on an H200, driver 580.159).
+                for channels in [8, 4, 4, 4] {
+                    let group = Channel::group(client, device, self.vaspace)?;
+                    for _ in 0..channels {
+                        let params = self.channel_params();
+                        client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
+                    }
+                }
+            }
             "bare_channels" => {
                 let params = self.channel_params();
                 client.alloc(device.device, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
@@ -82,7 +92,7 @@ impl Hoarder {
             "objects" => {
                 client.alloc(device.device, class::NV04_DISPLAY_COMMON, Block::new(0))?;
             }
-            "pinned" => self.pin(number)?,
+            "pinned" => self.pin(0x7000_0000 + number as u32)?,
             "events" => {
                 let params = Block::new(layout::event_alloc::SIZE)
                     .with32(layout::event_alloc::H_PARENT_CLIENT, client.root());
@@ -122,14 +132,14 @@ impl Hoarder {
     }
 
     /// Pins a page of its own, each time the same.
-    fn pin(&self, number: u64) -> Answer {
+    fn pin(&self, handle: u32) -> Answer {
         use layout::{nvos02 as l, nvos02_with_fd as f};
         // Any page of ours: that of the program's first instructions is always there.
         let page = Hoarder::pin as *const () as u64 & !0xfff;
         let mut block = Block::new(f::SIZE)
             .with32(l::H_ROOT, self.client.root())
             .with32(l::H_OBJECT_PARENT, self.device.device)
-            .with32(l::H_OBJECT_NEW, 0x7000_0000 + number as u32)
+            .with32(l::H_OBJECT_NEW, handle)
             .with32(l::H_CLASS, class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
             .with64(l::P_MEMORY, page)
             .with64(l::LIMIT, 0xfff)
