@@ -106,6 +106,9 @@ pub struct RunOptions {
     /// Quotas on a card may sum above its memory
     #[arg(long)]
     pub overcommit: bool,
+    /// Driver calls a second: after twice as many at once, further calls of the slice wait
+    #[arg(long, value_name = "CALLS", default_value_t = guard::budget::CALLS_A_SECOND, value_parser = clap::value_parser!(u64).range(1..))]
+    pub call_rate: u64,
     /// When an audit finds memory that was never charged, say so and do not end the tenant
     #[arg(long)]
     pub audit_report_only: bool,

@@ -24,6 +24,7 @@ struct Slice {
 struct Quota {
     uuid: String,
     memory_bytes: u64,
+    channels: u32,
 }
 
 /// Prints the slices of this node (or of the simulated one).
@@ -46,6 +47,10 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
 }
 
 fn slice(e: Entry) -> Slice {
+    let channels = |uuid: &str| {
+        let found = e.channels.iter().find(|(on, _)| on == uuid);
+        found.map_or(0, |(_, channels)| *channels)
+    };
     Slice {
         name: e.name,
         pid: e.pid,
@@ -54,7 +59,11 @@ fn slice(e: Entry) -> Slice {
         gpus: e
             .memory
             .into_iter()
-            .map(|(uuid, memory_bytes)| Quota { uuid, memory_bytes })
+            .map(|(uuid, memory_bytes)| Quota {
+                channels: channels(&uuid),
+                uuid,
+                memory_bytes,
+            })
             .collect(),
         command: e.command,
     }
@@ -123,6 +132,7 @@ mod tests {
         let quota = |uuid: &str| Quota {
             uuid: uuid.into(),
             memory_bytes: 3 << 29,
+            channels: 60,
         };
         let text = table(&[Slice {
             name: "a".into(),

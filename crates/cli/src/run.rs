@@ -62,6 +62,8 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
     let config = HelperConfig {
         name: name.clone(),
         quotas: memory.iter().map(|(u, b)| (u.clone(), b.0)).collect(),
+        channels: lease.entry.channels.clone(),
+        call_rate: options.call_rate,
         sim,
         environment: environment(&name, user.as_ref(), shown, node.as_ref()),
         user,

@@ -32,6 +32,7 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
         user: options.user.clone(),
         isolation: Isolation::Guard,
         overcommit: true,
+        call_rate: guard::budget::CALLS_A_SECOND,
         audit_report_only: true,
         sim: options.sim.clone(),
         without: None,

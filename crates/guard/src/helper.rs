@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auditor::{Auditor, Look};
 use crate::backend::Backend;
+use crate::budget::Budget;
 use crate::listener::{self, Install};
 use crate::privilege::{self, User};
 use crate::rmcall::{OwnClient, OwnFiles, branch_of};
@@ -21,7 +22,7 @@ use crate::sys::{self, Tid};
 use crate::tenant::{SliceDevice, Tenant, Walls};
 use crate::trace::{Trace, TraceConfig};
 use crate::workers::{self, Pool};
-use crate::{filter, sandbox};
+use crate::{filter, limits, sandbox};
 
 /// What a helper is told by its supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,6 +31,10 @@ pub struct HelperConfig {
     pub name: String,
     /// Quota by device UUID.
     pub quotas: Vec<(String, u64)>,
+    /// Channels by device UUID.
+    pub channels: Vec<(String, u32)>,
+    /// Calls a second that are served without a wait.
+    pub call_rate: u64,
     /// Socket of a simulated node; none: this machine's driver.
     pub sim: Option<std::path::PathBuf>,
     /// As whom the command runs; none: as the supervisor.
@@ -182,6 +187,8 @@ impl Helper {
         backend.settle()?;
         let own = OwnClient::new(backend.clone(), files)?;
         let devices = slice_devices(&own, &config.quotas)?;
+        let limits = limits::of_slice(&devices, &config.channels, &own)?;
+        let budget = Budget::new(config.call_rate, devices.len());
         let mut tenant = Tenant::new(
             config.name.clone(),
             abi,
@@ -189,7 +196,9 @@ impl Helper {
             config.walls,
             devices,
             own,
+            limits,
         )?;
+        tenant.budget = budget;
         tenant.trace = trace;
         let tenant = Arc::new(tenant);
         let signals = sys::signal_fd(&[libc::SIGCHLD])?;

@@ -18,7 +18,7 @@ use crate::rmcall::Gpu;
 use crate::sys;
 
 /// Version of the tenants' files.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// First user id of helpers started by root: far above what login tools hand out. One per live tenant.
 const FIRST_HELPER_UID: u32 = 2_000_000_000;
 
@@ -35,6 +35,8 @@ pub struct Entry {
     pub uid: u32,
     /// Quota in bytes by device UUID.
     pub memory: Vec<(String, u64)>,
+    /// Channels by device UUID.
+    pub channels: Vec<(String, u32)>,
     /// The user its helper has, as root.
     pub helper_uid: Option<u32>,
     /// The command, for people.
@@ -212,13 +214,17 @@ impl Registry {
                     .iter()
                     .map(|(u, b)| (u.clone(), Bytes(*b)))
                     .collect(),
+                channels: e.channels.clone(),
             })
             .collect();
         let request = Grant {
             name: ask.name.clone(),
             memory: ask.memory.clone(),
+            channels: Vec::new(),
         };
         admission::admit(&cards, &grants, &request, ask.overcommit)
+            .map_err(|r| io::Error::other(r.to_string()))?;
+        let channels = admission::channels(&cards, &grants, &request, ask.overcommit)
             .map_err(|r| io::Error::other(r.to_string()))?;
         let helper_uid = ask.helper_user.then(|| {
             let taken: Vec<u32> = live.iter().filter_map(|e| e.helper_uid).collect();
@@ -232,6 +238,7 @@ impl Registry {
             pid: std::process::id() as i32,
             uid: ask.uid,
             memory: ask.memory.iter().map(|(u, b)| (u.clone(), b.0)).collect(),
+            channels,
             helper_uid,
             command: ask.command.clone(),
         };

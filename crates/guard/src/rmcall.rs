@@ -137,6 +137,7 @@ pub struct OwnClient {
     _gpu_files: Vec<OwnedFd>,
     client: u32,
     gpus: Vec<Gpu>,
+    cards: Vec<CardInfo>,
 }
 
 /// Ask for the identity as bytes, not as text.
@@ -164,8 +165,7 @@ fn subdevice_handle(i: usize) -> u32 {
 pub struct OwnFiles {
     control: OwnedFd,
     gpus: Vec<OwnedFd>,
-    /// (gpu id, minor) of each card.
-    cards: Vec<(u32, u32)>,
+    cards: Vec<CardInfo>,
 }
 
 impl OwnFiles {
@@ -178,7 +178,7 @@ impl OwnFiles {
         let cards = card_info(backend, control.as_fd())?;
         let gpus = cards
             .iter()
-            .map(|&(_, minor)| backend.open(Node::Gpu(minor)))
+            .map(|card| backend.open(Node::Gpu(card.minor)))
             .collect::<io::Result<Vec<_>>>()?;
         Ok(OwnFiles {
             control,
@@ -223,6 +223,7 @@ impl OwnClient {
             _gpu_files: gpu_files,
             client,
             gpus: Vec::new(),
+            cards,
         };
         let mut ids = [0xffu8; 128];
         own.control(client, ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut ids)?;
@@ -231,10 +232,8 @@ impl OwnClient {
             .map(|c| u32_at(c, 0))
             .take_while(|&id| id != u32::MAX);
         for (index, gpu_id) in attached.enumerate() {
-            let minor = cards
-                .iter()
-                .find(|&&(id, _)| id == gpu_id)
-                .map_or(index as u32, |&(_, minor)| minor);
+            let card = own.cards.iter().find(|card| card.gpu_id == gpu_id);
+            let minor = card.map_or(index as u32, |card| card.minor);
             let gpu = own.add_gpu(index, gpu_id, minor)?;
             own.can_measure(&gpu)?;
             own.gpus.push(gpu);
@@ -352,6 +351,12 @@ impl OwnClient {
         &self.gpus
     }
 
+    /// The window through which the processor reaches the card's memory (BAR1); zero: the driver names none.
+    pub fn bar1(&self, gpu: &Gpu) -> Bytes {
+        let card = self.cards.iter().find(|card| card.gpu_id == gpu.gpu_id);
+        card.map_or(Bytes::ZERO, |card| card.bar1)
+    }
+
     /// Our own client handle.
     pub fn client(&self) -> u32 {
         self.client
@@ -408,8 +413,14 @@ impl OwnClient {
     }
 }
 
-/// (gpu id, minor) of every card.
-fn card_info(backend: &dyn Backend, file: BorrowedFd<'_>) -> io::Result<Vec<(u32, u32)>> {
+/// What `CARD_INFO` says of a card.
+struct CardInfo {
+    gpu_id: u32,
+    minor: u32,
+    bar1: Bytes,
+}
+
+fn card_info(backend: &dyn Backend, file: BorrowedFd<'_>) -> io::Result<Vec<CardInfo>> {
     use layout::card_info as c;
     const ROOM: usize = 32;
     let mut block = vec![0u8; ROOM * c::SIZE];
@@ -417,7 +428,11 @@ fn card_info(backend: &dyn Backend, file: BorrowedFd<'_>) -> io::Result<Vec<(u32
     Ok(block
         .chunks_exact(c::SIZE)
         .filter(|card| card[c::VALID] != 0)
-        .map(|card| (u32_at(card, c::GPU_ID), u32_at(card, c::MINOR_NUMBER)))
+        .map(|card| CardInfo {
+            gpu_id: u32_at(card, c::GPU_ID),
+            minor: u32_at(card, c::MINOR_NUMBER),
+            bar1: Bytes(u64_at(card, c::FB_SIZE)),
+        })
         .collect())
 }
 

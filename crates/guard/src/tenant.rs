@@ -10,14 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use policy::ledger::{ClientHandle, DeviceIndex, Ledger, LedgerWalls, Pid, UvmFile};
+use policy::objects::Limits;
 use policy::units::Bytes;
 use rm::Abi;
 use serde::{Deserialize, Serialize};
 
 use crate::ahead::Ahead;
 use crate::backend::Backend;
+use crate::budget::{self, Budget};
 use crate::caller::Callers;
 use crate::files::{Files, Numbers};
+use crate::limits::Refusals;
 use crate::rmcall::{self, Gpu, OwnClient};
 use crate::sys::{self, Tid};
 use crate::trace::Trace;
@@ -155,6 +158,10 @@ pub struct Tenant {
     pub implicit: Mutex<HashMap<(u8, u32, u32), Bytes>>,
     /// What is done for a program before it asks.
     pub ahead: Ahead,
+    /// How often it may call.
+    pub budget: Budget,
+    /// What it was refused because a limit was reached.
+    pub refusals: Refusals,
     /// Who looks at every call, if anybody does.
     pub trace: Option<Box<dyn Trace>>,
     order: Vec<Mutex<()>>,
@@ -179,8 +186,12 @@ impl Tenant {
         walls: Walls,
         devices: Vec<SliceDevice>,
         own: OwnClient,
+        limits: Limits,
     ) -> io::Result<Tenant> {
         let quotas: Vec<Bytes> = devices.iter().map(|d| d.quota).collect();
+        let mut ledger = Ledger::with_walls(&quotas, walls.ledger());
+        ledger.set_limits(limits);
+        let budget = Budget::new(budget::CALLS_A_SECOND, devices.len());
         let limit = sys::descriptor_limit();
         // A quarter each for the tenant's open files, those watched, and its threads (two each); half of the rest for
         // its processes.
@@ -198,9 +209,11 @@ impl Tenant {
             device_memory: RwLock::new(()),
             implicit: Mutex::default(),
             ahead: Ahead::default(),
+            budget,
+            refusals: Refusals::default(),
             trace: None,
             order: (0..ORDER_SHARDS).map(|_| Mutex::new(())).collect(),
-            ledger: Mutex::new(Ledger::with_walls(&quotas, walls.ledger())),
+            ledger: Mutex::new(ledger),
             files: Mutex::new(files),
             processes: Processes::new(limit / 8)?,
             unknown: Mutex::default(),

@@ -146,6 +146,9 @@ impl Pool {
                 continue;
             }
             let received = self.listener().receive();
+            if let Ok(Some(_)) = received {
+                self.tenant.pace();
+            }
             let waiting = self.waiting.fetch_sub(1, Ordering::AcqRel) - 1;
             match received {
                 Ok(Some(call)) => {

@@ -40,21 +40,25 @@ fn hold(file: &File) {
 
 fn entry() -> impl Strategy<Value = Entry> + Clone {
     let memory = proptest::collection::vec(("[a-zA-Z0-9-]{0,8}", any::<u64>()), 0..3);
+    let channels = proptest::collection::vec(("[a-zA-Z0-9-]{0,8}", any::<u32>()), 0..3);
     (
         any::<(i32, u32, Option<u32>)>(),
-        memory,
+        (memory, channels),
         "[a-z]{1,6}",
         ".{0,12}",
     )
-        .prop_map(|((pid, uid, helper_uid), memory, name, command)| Entry {
-            version: 1,
-            name,
-            pid,
-            uid,
-            memory,
-            helper_uid,
-            command,
-        })
+        .prop_map(
+            |((pid, uid, helper_uid), (memory, channels), name, command)| Entry {
+                version: 2,
+                name,
+                pid,
+                uid,
+                memory,
+                channels,
+                helper_uid,
+                command,
+            },
+        )
 }
 
 /// An entry as it is written, and what can become of it.

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::objects::{LEAST_CHANNELS, SLICED_CHANNELS, channels_for};
 use crate::units::Bytes;
 
 /// A card of the node.
@@ -23,6 +24,8 @@ pub struct Grant {
     pub name: String,
     /// The quota on each of its cards, by uuid.
     pub memory: Vec<(String, Bytes)>,
+    /// The channels on each of its cards, by uuid; of a request: none yet, see [`channels`].
+    pub channels: Vec<(String, u32)>,
 }
 
 /// Why a slice is not granted: one line with what was asked, what is there and what to do.
@@ -78,6 +81,15 @@ pub enum Refusal {
         /// The tenants that have the rest.
         tenants: Vec<String>,
     },
+    /// The card's channels are granted: there may be memory left, but a program could not start.
+    NoChannels {
+        /// The card.
+        uuid: String,
+        /// Channels that are not granted.
+        free: u32,
+        /// The tenants that have the rest.
+        tenants: Vec<String>,
+    },
 }
 
 impl fmt::Display for Refusal {
@@ -124,6 +136,16 @@ impl fmt::Display for Refusal {
                     total.to_type()
                 )
             }
+            Refusal::NoChannels {
+                uuid,
+                free,
+                tenants,
+            } => write!(
+                f,
+                "a slice needs {LEAST_CHANNELS} channels, but {free} of {SLICED_CHANNELS} on GPU {uuid:?} are free \
+                 (the rest is granted to {}); stop a tenant or allow it with --overcommit",
+                list(tenants)
+            ),
             Refusal::NotEnough {
                 uuid,
                 asked,
@@ -217,20 +239,64 @@ pub fn admit(
         }
         let free = free_on(card, grants);
         if *asked > free && !overcommit {
-            let tenants = grants
-                .iter()
-                .filter(|grant| grant.memory.iter().any(|(on, _)| *on == uuid));
-            let tenants = tenants.map(|grant| grant.name.clone()).collect();
             return Err(Refusal::NotEnough {
-                uuid,
                 asked: *asked,
                 free,
                 total: card.total,
-                tenants,
+                tenants: tenants_of(&uuid, grants),
+                uuid,
             });
         }
     }
     Ok(())
+}
+
+/// The channels that a request gets on each of its cards, once it is admitted: its share of the
+/// card's, at least enough for a few contexts, and never more than what is not granted. With
+/// overcommit they may sum above the pool, as memory may.
+///
+/// # Errors
+/// [`Refusal::NoChannels`]: not even the least is left.
+pub fn channels(
+    cards: &[Card],
+    grants: &[Grant],
+    request: &Grant,
+    overcommit: bool,
+) -> Result<Vec<(String, u32)>, Refusal> {
+    let mut granted = Vec::with_capacity(request.memory.len());
+    for (uuid, memory) in &request.memory {
+        let total = cards.iter().find(|card| card.uuid == *uuid);
+        let share = channels_for(*memory, total.map_or(Bytes::ZERO, |card| card.total));
+        let taken: u64 = grants
+            .iter()
+            .flat_map(|grant| &grant.channels)
+            .filter(|(on, _)| on == uuid)
+            .map(|(_, channels)| u64::from(*channels))
+            .sum();
+        let free = u64::from(SLICED_CHANNELS).saturating_sub(taken);
+        // At most the pool, which fits.
+        let free = free as u32;
+        if free < LEAST_CHANNELS && !overcommit {
+            return Err(Refusal::NoChannels {
+                uuid: uuid.clone(),
+                free,
+                tenants: tenants_of(uuid, grants),
+            });
+        }
+        let channels = if overcommit { share } else { share.min(free) };
+        granted.push((uuid.clone(), channels));
+    }
+    Ok(granted)
+}
+
+/// The tenants that have something of a card.
+fn tenants_of(uuid: &str, grants: &[Grant]) -> Vec<String> {
+    let on_it = |grant: &&Grant| grant.memory.iter().any(|(on, _)| on == uuid);
+    grants
+        .iter()
+        .filter(on_it)
+        .map(|grant| grant.name.clone())
+        .collect()
 }
 
 /// The sum of the grants on a card. Saturating: a sum beyond 64 bits leaves nothing free, as it
@@ -273,6 +339,7 @@ mod tests {
         Grant {
             name: name.to_owned(),
             memory,
+            channels: Vec::new(),
         }
     }
 
@@ -392,6 +459,29 @@ mod tests {
     }
 
     #[test]
+    fn channels_follow_memory_and_the_last_slice_gets_what_is_left() {
+        let mut live = Vec::new();
+        let mut ask = |memory: u64, overcommit| {
+            let mut request = grant(&format!("t{}", live.len()), &[("GPU-a", memory)]);
+            let got = channels(&cards(), &live, &request, overcommit)?;
+            request.channels = got.clone();
+            live.push(request);
+            Ok::<u32, Refusal>(got[0].1)
+        };
+        assert_eq!(ask(70 * GIB, false), Ok(960));
+        assert_eq!(ask(GIB, false), Ok(LEAST_CHANNELS));
+        // Its share would be 946: the small slice's least comes from those that are left.
+        assert_eq!(ask(69 * GIB, false), Ok(900));
+        let refusal = ask(1, false).expect_err("no channel is left").to_string();
+        assert_eq!(
+            refusal,
+            "a slice needs 60 channels, but 0 of 1920 on GPU \"GPU-a\" are free (the rest is granted to \"t0\", \
+             \"t1\", \"t2\"); stop a tenant or allow it with --overcommit"
+        );
+        assert_eq!(ask(70 * GIB, true), Ok(960));
+    }
+
+    #[test]
     fn a_hostile_name_stays_in_its_line_and_many_are_counted() {
         let live: Vec<Grant> = (0..7)
             .map(|n| grant(&format!("t\n{n}"), &[("GPU-a", 20 * GIB)]))
@@ -432,6 +522,27 @@ mod tests {
                 prop_assert_eq!(admit(&cards, &live, &request, false).is_ok(), fits);
                 if fits {
                     live = after;
+                }
+            }
+        }
+
+        /// Without overcommit the channels of all slices of a card never sum above those for slices, and nobody has
+        /// fewer than a slice needs.
+        #[test]
+        fn channels_never_sum_above_the_pool(requests in prop::collection::vec((0..=140 * GIB, 0..=140 * GIB), 1..60)) {
+            let mut live: Vec<Grant> = Vec::new();
+            for (on_a, on_b) in requests {
+                let mut request = grant("t", &[("GPU-a", on_a), ("GPU-b", on_b)]);
+                let Ok(got) = channels(&cards(), &live, &request, false) else {
+                    continue;
+                };
+                prop_assert!(got.iter().all(|(_, channels)| *channels >= LEAST_CHANNELS));
+                request.channels = got;
+                live.push(request);
+                for card in cards() {
+                    let all = live.iter().flat_map(|grant| &grant.channels);
+                    let on_card = all.filter(|(uuid, _)| *uuid == card.uuid);
+                    prop_assert!(on_card.map(|(_, channels)| channels).sum::<u32>() <= SLICED_CHANNELS);
                 }
             }
         }

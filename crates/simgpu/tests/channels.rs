@@ -540,3 +540,48 @@ fn slices_divide_the_engine() {
     let three_to_one = first_done([12_000, 4000]);
     assert!((0.55..0.8).contains(&three_to_one), "{three_to_one}");
 }
+
+/// A device has 2048 channels for everybody, a group 128.
+#[test]
+fn channels_are_one_pool_for_all_tenants() {
+    use rm::class;
+    const FIRST: u32 = 0x5c10_0000;
+    let node = node("2xH200");
+    let mut tenant = Tenant::new(&node);
+    tenant.uvm_space();
+    let mut made = 0;
+    'groups: for group in (0..).map(|i| FIRST + 1000 * i) {
+        let mut params = [0; layout::channel_group_alloc::SIZE];
+        put32(&mut params, layout::channel_group_alloc::ENGINE_TYPE, 1);
+        assert_eq!(
+            tenant.alloc(DEVICE, group, class::KEPLER_CHANNEL_GROUP_A, &mut params),
+            OK
+        );
+        for number in 0..=128 {
+            let mut params = tenant.of_class(class::HOPPER_CHANNEL_GPFIFO_A);
+            let handle = group + 1 + number;
+            let answer = tenant.alloc(group, handle, class::HOPPER_CHANNEL_GPFIFO_A, &mut params);
+            match (answer, number) {
+                (OK, ..128) => made += 1,
+                (_, 128) => {}
+                _ => break 'groups,
+            }
+        }
+    }
+    assert_eq!(made, 2048);
+    // Nobody else gets one there, and everybody on the other device.
+    let channel = |tenant: &mut Tenant| {
+        let mut params = tenant.of_class(class::HOPPER_CHANNEL_GPFIFO_A);
+        tenant.alloc(
+            DEVICE,
+            0x5c00_0777,
+            class::HOPPER_CHANNEL_GPFIFO_A,
+            &mut params,
+        )
+    };
+    let mut other = Tenant::new(&node);
+    assert_ne!(channel(&mut other), OK);
+    assert_eq!(channel(&mut Tenant::on(&node, 1)), OK);
+    assert_eq!(tenant.free(FIRST), OK);
+    assert_eq!(channel(&mut other), OK);
+}

@@ -94,6 +94,7 @@ fn ps_lists_live_slices() {
         .json();
     assert_eq!(listed[0]["pid"], slice.0.id());
     assert_eq!(listed[0]["gpus"][0]["memory_bytes"], 3 * common::GIB);
+    assert_eq!(listed[0]["gpus"][0]["channels"], 60);
     let table = gpuslice(&["ps", "--sim", &node.socket]).ended(0).out;
     assert!(
         table.lines().nth(1).unwrap().starts_with("three "),

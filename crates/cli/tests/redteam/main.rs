@@ -2,6 +2,7 @@
 
 mod attacks;
 mod branches;
+mod hoarders;
 mod shapes;
 mod stage;
 mod threats;

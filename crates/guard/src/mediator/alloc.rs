@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle, Pid, Reservation};
+use policy::ledger::{Claim, ClientHandle, DeviceIndex, ObjectHandle, Pid, Reservation};
+use policy::objects::Need;
 use policy::rounding;
 use policy::units::Bytes;
 use rm::{Account, Charge, Class, Decision, Kind, Status, class, layout};
@@ -97,9 +98,16 @@ impl Worker<'_> {
             class,
             device,
         };
+        let Some(claim) = self.tenant.claim(self.need_of(&request)) else {
+            self.undo_pointers(&form, capability.is_some());
+            return self.finish_with_status(call, Some(form.status), Status::NO_MEMORY);
+        };
         let executed = match class.account {
             Account::Charges(Charge::MemoryAllocation) if self.takes_device_memory(class) => {
                 self.alloc_memory_object(call, &form, &request)
+            }
+            _ if class.id == class::NV01_MEMORY_SYSTEM => {
+                self.alloc_host_memory(call, &form, &request)
             }
             Account::Charges(Charge::Measured) => match device {
                 Some(device) => self.alloc_measured(call, &form, &request, device),
@@ -111,15 +119,65 @@ impl Worker<'_> {
             },
             _ => self.alloc_plain(call, &form, &request),
         };
-        self.arg.restore(l::P_ALLOC_PARMS, 8);
+        self.settle(claim, executed.is_ok(), &form, &request);
+        self.undo_pointers(&form, capability.is_some());
+        let value = executed?;
+        self.finish(call, value)
+    }
+
+    /// Pointers and descriptor of the copy become the tenant's again.
+    fn undo_pointers(&mut self, form: &Form, capability: bool) {
+        self.arg.restore(layout::nvos64::P_ALLOC_PARMS, 8);
         if let Some(rights) = form.rights {
             self.arg.restore(rights, 8);
         }
-        if capability.is_some() {
+        if capability {
             self.params.restore(0, 8);
         }
-        let value = executed?;
-        self.finish(call, value)
+    }
+
+    /// What a new object counts for, beside memory.
+    fn need_of(&self, request: &Request) -> Need {
+        let mut need = Need {
+            device: request.device,
+            ..Need::objects(1)
+        };
+        let parent = (ClientHandle(request.client), ObjectHandle(request.parent));
+        match request.class.kind {
+            Kind::Client => need.clients = 1,
+            Kind::Event => need.events = 1,
+            Kind::ChannelGroup => need.groups = 1,
+            Kind::Channel => {
+                need.channels = 1;
+                let below = self.tenant.ledger().class_of(parent.0, parent.1);
+                let kind = below
+                    .and_then(|id| self.tenant.abi.class(id))
+                    .map(|c| c.kind);
+                if kind == Some(Kind::ChannelGroup) {
+                    need.group = Some(parent);
+                } else {
+                    // The driver makes it a group of its own.
+                    need.groups = 1;
+                }
+            }
+            _ => {}
+        }
+        need
+    }
+
+    /// The claim becomes the new object's, if there is one.
+    fn settle(&self, claim: Claim, executed: bool, form: &Form, request: &Request) {
+        let mut ledger = self.tenant.ledger();
+        if !executed || self.status(form) != Status::OK {
+            ledger.give_up(claim);
+            return;
+        }
+        let handle = self.new_handle();
+        let client = match request.class.kind {
+            Kind::Client => handle,
+            _ => request.client,
+        };
+        ledger.attach(claim, ClientHandle(client), ObjectHandle(handle));
     }
 
     /// MIG monitor and configuration objects name a capability descriptor (u64@0), which the driver resolves in the
@@ -304,6 +362,40 @@ impl Worker<'_> {
         Ok(executed?)
     }
 
+    /// Memory of the host that the driver allocates: in nobody's cgroup, so the slice has a quota of it.
+    fn alloc_host_memory(
+        &mut self,
+        call: &Call,
+        form: &Form,
+        request: &Request,
+    ) -> Result<i32, Stop> {
+        use layout::memory_allocation as m;
+        if self.params.len() < usize::from(request.class.size) {
+            self.set_status(form, Status::INVALID_ARGUMENT);
+            return Ok(0);
+        }
+        let (size, attr) = (self.params.u64(m::SIZE_FIELD), self.params.u32(m::ATTR));
+        let Some(amount) = host_amount(size, attr, self.params.u32(m::ATTR2)) else {
+            self.set_status(form, Status::NO_MEMORY);
+            return Ok(0);
+        };
+        let Some(reservation) = self.tenant.reserve_host(amount, call.caller.tid) else {
+            self.set_status(form, Status::NO_MEMORY);
+            return Ok(0);
+        };
+        let _order = self.tenant.in_order(request.client);
+        let executed = self.execute(call);
+        let mut ledger = self.tenant.ledger();
+        if executed.is_ok() && self.status(form) == Status::OK {
+            let handle = ObjectHandle(self.new_handle());
+            let (client, parent) = (ClientHandle(request.client), ObjectHandle(request.parent));
+            ledger.commit_memory(reservation, client, parent, handle, request.class.id);
+        } else {
+            ledger.cancel(reservation);
+        }
+        Ok(executed?)
+    }
+
     /// Charges before the call. `None`: over quota. `Some(None)`: the demo has taken that wall away, so that the charge
     /// comes after the call, as where check and allocation are two steps.
     fn reserve_for_call(
@@ -431,4 +523,10 @@ impl Worker<'_> {
         debug_assert!(attached.is_ok(), "the object was entered just now");
         Ok(())
     }
+}
+
+/// What the driver takes of the host's memory at most: pages of the size that the attributes ask for. `None`: nobody has
+/// so much.
+pub(super) fn host_amount(size: u64, attr: u32, attr2: u32) -> Option<Bytes> {
+    Bytes(size).checked_round_up(rounding::page_size(size, attr, attr2))
 }

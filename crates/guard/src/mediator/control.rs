@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use policy::ledger::{ClientHandle, ObjectHandle};
+use policy::ledger::{Claim, ClientHandle, ObjectHandle};
+use policy::objects::Need;
 use rm::{Control, Count, Decision, Status, class, ctrl, layout};
 
 use super::escapes::limit_share_type;
@@ -13,8 +14,8 @@ use crate::tenant::Unknown;
 
 use layout::nvos54 as l;
 
-/// The driver takes no larger parameters (RMAPI_PARAM_COPY_MAX_PARAMS_SIZE).
-const MOST_PARAMS: u32 = 1 << 20;
+/// The parameters have not the command's size (`NV_ERR_INVALID_PARAM_STRUCT`).
+const INVALID_PARAM_STRUCT: Status = Status(0x3a);
 
 /// Where `NV0000_CLIENT_SET_INHERITED_SHARE_POLICY` has its type.
 const SHARE_POLICY_TYPE: usize = 8;
@@ -43,8 +44,9 @@ impl Worker<'_> {
             Decision::Execute | Decision::Pass | Decision::InTenant => {}
         }
         let (params_at, size) = (self.arg.u64(l::PARAMS), self.arg.u32(l::PARAMS_SIZE));
-        if size > MOST_PARAMS {
-            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
+        // The driver takes no other size than its own; more is not even copied.
+        if size > entry.size {
+            return self.finish_with_status(call, Some(l::STATUS), INVALID_PARAM_STRUCT);
         }
         if params_at != 0 && size > 0 {
             self.load_params(call, TenantPtr(params_at), size as usize)?;
@@ -62,6 +64,9 @@ impl Worker<'_> {
                 Some(l::STATUS),
                 Status::INSUFFICIENT_PERMISSIONS,
             );
+        }
+        if cmd == ctrl::NV0000_GPU_WAIT_ATTACH_ID && !self.is_attached() {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
         }
         if cmd == ctrl::NV0000_CLIENT_SET_INHERITED_SHARE_POLICY {
             limit_share_type(&mut self.params.bytes, SHARE_POLICY_TYPE);
@@ -166,6 +171,13 @@ impl Worker<'_> {
         }
     }
 
+    /// Whether the card whose end of attaching is waited for is one of the slice's: those are attached, so nobody waits.
+    fn is_attached(&self) -> bool {
+        let gpu_id = (self.params.len() >= 4).then(|| self.params.u32(0));
+        let devices = &self.tenant.devices;
+        gpu_id.is_some_and(|id| devices.iter().any(|d| d.gpu.gpu_id == id))
+    }
+
     fn ok(&self) -> bool {
         self.arg.u32(l::STATUS) == Status::OK.0
     }
@@ -237,9 +249,17 @@ impl Worker<'_> {
         let Some(export) = self.tenant.files().export(file.as_fd())? else {
             return self.refuse(Status::INSUFFICIENT_PERMISSIONS);
         };
+        let count = if cmd == ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD {
+            1
+        } else {
+            usize::from(self.params.u32(648) as u16).min(128)
+        };
+        let Some(mut claims) = self.claim_objects(count) else {
+            return self.refuse(Status::NO_MEMORY);
+        };
         let _order = self.tenant.in_order(client);
-        let value = self.execute(call)?;
-        if self.ok() {
+        let executed = self.execute(call);
+        if executed.is_ok() && self.ok() {
             let (parent, objects): (u32, Vec<u32>) =
                 if cmd == ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD {
                     (self.params.u32(12), vec![self.params.u32(16)])
@@ -258,8 +278,58 @@ impl Worker<'_> {
                     class::NV01_MEMORY_LOCAL_USER,
                     export,
                 );
+                if let Some(claim) = claims.pop() {
+                    let (client, object) = (ClientHandle(client), ObjectHandle(object));
+                    self.tenant.ledger().attach(claim, client, object);
+                }
             }
         }
-        Ok(value)
+        self.give_up(claims);
+        Ok(executed?)
+    }
+
+    /// So many objects, each to be attached by itself, or none.
+    fn claim_objects(&self, count: usize) -> Option<Vec<Claim>> {
+        let mut claims = Vec::with_capacity(count);
+        for _ in 0..count {
+            match self.tenant.claim(Need::objects(1)) {
+                Some(claim) => claims.push(claim),
+                None => {
+                    self.give_up(claims);
+                    return None;
+                }
+            }
+        }
+        Some(claims)
+    }
+
+    fn give_up(&self, claims: Vec<Claim>) {
+        for claim in claims {
+            self.tenant.ledger().give_up(claim);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rm::Decision;
+
+    /// What a tenant can make its helper hold: the block of a call, its parameters and what those point to, each twice
+    /// (as it was, and as the driver left it), for each of the helper's threads.
+    #[test]
+    fn threat_26_all_copies_of_all_threads_fit_in_16_mib() {
+        const THREADS: usize = 16;
+        const LARGEST_BLOCK: usize = 1 << 14;
+        let abi = rm::for_driver("580.159.04").unwrap().abi;
+        let reaches = |decision| matches!(decision, Decision::Execute | Decision::Pass);
+        let of_control = |control: &rm::Control| {
+            let pointed: usize = control.pointers.iter().map(|p| p.max as usize).sum();
+            control.size as usize + pointed
+        };
+        let controls = abi.controls().filter(|c| reaches(c.decision));
+        let most = controls.map(of_control).max().unwrap();
+        assert!(most > 0);
+        let all = THREADS * 2 * (LARGEST_BLOCK + most);
+        assert!(all <= 16 << 20, "{all} bytes");
     }
 }

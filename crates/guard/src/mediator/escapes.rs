@@ -3,10 +3,12 @@
 use std::os::fd::AsFd;
 
 use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle};
+use policy::objects::Need;
 use policy::rounding;
 use policy::units::Bytes;
 use rm::{Decision, Escape, Status, class, ctrl, layout, nr};
 
+use super::alloc::host_amount;
 use super::{Call, Outcome, Stop, Worker};
 use crate::backend::Node;
 use crate::listener::Reply;
@@ -88,6 +90,11 @@ impl Worker<'_> {
             nr::RM_SHARE => self.share(call),
             nr::RM_VID_HEAP_CONTROL => self.vid_heap(call),
             nr::RM_MAP_MEMORY => self.map_memory(call),
+            nr::RM_UNMAP_MEMORY => self.unmap_memory(call),
+            nr::RM_UPDATE_DEVICE_MAPPING_INFO => self.move_mapping(call),
+            nr::RM_ALLOC_CONTEXT_DMA2 => self.alloc_context_dma(call),
+            nr::ALLOC_OS_EVENT => self.alloc_os_event(call),
+            nr::FREE_OS_EVENT => self.free_os_event(call),
             nr::RM_MAP_MEMORY_DMA => self.map_memory_dma(call),
             nr::REGISTER_FD => self.with_descriptor(call, layout::register_fd::CTL_FD),
             nr::CARD_INFO => self.card_info(call),
@@ -114,6 +121,17 @@ impl Worker<'_> {
                 Status::INVALID_CLASS,
             );
         }
+        use layout::nvos02 as l;
+        let client = self.arg.u32(l::H_ROOT);
+        let Some(claim) = self.tenant.claim(Need::objects(1)) else {
+            return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
+        };
+        self.tenant.ledger().pin(
+            claim,
+            ClientHandle(client),
+            ObjectHandle(self.arg.u32(l::H_OBJECT_PARENT)),
+            ObjectHandle(self.arg.u32(l::H_OBJECT_NEW)),
+        );
         self.still_waiting(call)?;
         Ok(Reply::Continue)
     }
@@ -172,12 +190,10 @@ impl Worker<'_> {
             ));
             return Ok(false);
         }
-        self.tenant.ledger().add_object(
+        self.tenant.ledger().add_pinned(
             ClientHandle(client),
-            ObjectHandle(client),
             ObjectHandle(memory),
             class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR,
-            None,
         );
         Ok(true)
     }
@@ -211,10 +227,15 @@ impl Worker<'_> {
         if !self.memory_is_known(call, source, object)? {
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
         }
-        self.still_waiting(call)?;
+        let Some(claim) = self.tenant.claim(self.need_of_alias(source, object)) else {
+            return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
+        };
+        let waiting = self.still_waiting(call);
         let order = self.tenant.in_order_two(client, source);
-        let value = self.execute(call)?;
-        if self.arg.u32(l::STATUS) == Status::OK.0 {
+        let executed = waiting.and_then(|()| Ok(self.execute(call)?));
+        if executed.is_err() || self.arg.u32(l::STATUS) != Status::OK.0 {
+            self.tenant.ledger().give_up(claim);
+        } else {
             let added = self.tenant.ledger().add_alias(
                 ClientHandle(client),
                 ObjectHandle(self.arg.u32(l::H_PARENT)),
@@ -227,9 +248,26 @@ impl Worker<'_> {
                     "client {client:#x} duplicated an object that the ledger lost"
                 ));
             }
+            let handle = ObjectHandle(self.arg.u32(l::H_OBJECT));
+            self.tenant
+                .ledger()
+                .attach(claim, ClientHandle(client), handle);
         }
         drop(order);
+        let value = executed?;
         self.finish(call, value)
+    }
+
+    /// A second name for a group may outlive the first, and keeps the group.
+    fn need_of_alias(&self, client: u32, object: u32) -> Need {
+        let (client, object) = (ClientHandle(client), ObjectHandle(object));
+        let ledger = self.tenant.ledger();
+        let group = ledger.class_of(client, object) == Some(class::KEPLER_CHANNEL_GROUP_A);
+        Need {
+            groups: u32::from(group),
+            device: ledger.device_of(client, object),
+            ..Need::objects(1)
+        }
     }
 
     /// Share with one's own process, never with the user or everybody: helpers of several tenants can have one user.
@@ -281,28 +319,40 @@ impl Worker<'_> {
             if asked.is_some() {
                 return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
             }
-            return self.vid_heap_without_memory(call, function, device);
+            return match vid_heap_fields(function, &self.arg.bytes) {
+                Some(fields) => self.vid_heap_of_host(call, function, device, fields),
+                None => self.vid_heap_without_memory(call, function, device),
+            };
         };
         self.still_waiting(call)?;
+        let Some(claim) = self.tenant.claim(Need::objects(1)) else {
+            return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
+        };
         let memory = self.tenant.device_memory.read();
         let order = self.tenant.in_order(client);
         let Some(reservation) = self.tenant.reserve(device, amount, call.caller.tid) else {
             drop((order, memory));
+            self.tenant.ledger().give_up(claim);
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };
         let executed = self.execute_vid_heap(call, function);
         let ok = executed.is_ok() && self.arg.u32(l::STATUS) == Status::OK.0;
         if ok {
-            let handle = self.arg.u32(layout::nvos32_alloc_size::H_MEMORY);
-            self.tenant.ledger().commit_memory(
+            let handle = ObjectHandle(self.arg.u32(layout::nvos32_alloc_size::H_MEMORY));
+            let client = ClientHandle(client);
+            let mut ledger = self.tenant.ledger();
+            ledger.commit_memory(
                 reservation,
-                ClientHandle(client),
+                client,
                 ObjectHandle(parent),
-                ObjectHandle(handle),
+                handle,
                 class::NV01_MEMORY_LOCAL_USER,
             );
+            ledger.attach(claim, client, handle);
         } else {
-            self.tenant.ledger().cancel(reservation);
+            let mut ledger = self.tenant.ledger();
+            ledger.cancel(reservation);
+            ledger.give_up(claim);
         }
         drop((order, memory));
         let value = executed?;
@@ -310,6 +360,57 @@ impl Worker<'_> {
         self.finish(call, value)
     }
 
+    /// Memory of the host, or addresses only.
+    fn vid_heap_of_host(
+        &mut self,
+        call: &Call,
+        function: u32,
+        device: Option<DeviceIndex>,
+        (size, attr, attr2, flags): (u64, u32, u32, u32),
+    ) -> Outcome {
+        use layout::nvos32 as l;
+        self.still_waiting(call)?;
+        let amount = if rounding::is_virtual(flags) {
+            Some(Bytes::ZERO)
+        } else {
+            host_amount(size, attr, attr2)
+        };
+        let thread = call.caller.tid;
+        let Some(reservation) = amount.and_then(|a| self.tenant.reserve_host(a, thread)) else {
+            return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
+        };
+        let Some(claim) = self.tenant.claim(Need::objects(1)) else {
+            self.tenant.ledger().cancel(reservation);
+            return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
+        };
+        let client = ClientHandle(self.arg.u32(l::H_ROOT));
+        let order = self.tenant.in_order(client.0);
+        let executed = self.execute_vid_heap(call, function);
+        let mut ledger = self.tenant.ledger();
+        if executed.is_ok() && self.arg.u32(l::STATUS) == Status::OK.0 {
+            let parent = ObjectHandle(self.arg.u32(l::H_OBJECT_PARENT));
+            let handle = ObjectHandle(self.arg.u32(layout::nvos32_alloc_size::H_MEMORY));
+            ledger.commit_memory(
+                reservation,
+                client,
+                parent,
+                handle,
+                class::NV01_MEMORY_SYSTEM,
+            );
+            ledger.attach(claim, client, handle);
+        } else {
+            ledger.cancel(reservation);
+            ledger.give_up(claim);
+        }
+        drop((ledger, order));
+        let value = executed?;
+        if let Some(device) = device {
+            self.show_slice_in_vid_heap(device);
+        }
+        self.finish(call, value)
+    }
+
+    /// What allocates nothing: questions, and the end of memory.
     fn vid_heap_without_memory(
         &mut self,
         call: &Call,
@@ -321,24 +422,10 @@ impl Worker<'_> {
         let client = self.arg.u32(l::H_ROOT);
         let order = self.tenant.in_order(client);
         let value = self.execute_vid_heap(call, function)?;
-        if self.arg.u32(l::STATUS) == Status::OK.0 {
+        if function == FREE && self.arg.u32(l::STATUS) == Status::OK.0 {
+            let handle = self.arg.u32(layout::nvos32_free::H_MEMORY);
             let mut ledger = self.tenant.ledger();
-            if function == FREE {
-                let handle = self.arg.u32(layout::nvos32_free::H_MEMORY);
-                ledger.free(ClientHandle(client), ObjectHandle(handle));
-            } else if [ALLOC_SIZE, ALLOC_TILED, ALLOC_RANGE].contains(&function) {
-                let (parent, handle) = (
-                    self.arg.u32(l::H_OBJECT_PARENT),
-                    self.arg.u32(layout::nvos32_alloc_size::H_MEMORY),
-                );
-                ledger.add_object(
-                    ClientHandle(client),
-                    ObjectHandle(parent),
-                    ObjectHandle(handle),
-                    class::NV01_MEMORY_SYSTEM,
-                    device,
-                );
-            }
+            ledger.free(ClientHandle(client), ObjectHandle(handle));
         }
         drop(order);
         if let Some(device) = device {
@@ -376,15 +463,6 @@ impl Worker<'_> {
         rounding::rounded(size, attr, attr2, flags)
     }
 
-    fn map_memory(&mut self, call: &Call) -> Outcome {
-        use layout::nvos33 as l;
-        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
-        if !self.memory_is_known(call, client, memory)? {
-            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
-        }
-        self.with_descriptor(call, layout::nvos33_with_fd::FD)
-    }
-
     fn map_memory_dma(&mut self, call: &Call) -> Outcome {
         use layout::nvos46 as l;
         let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
@@ -397,6 +475,11 @@ impl Worker<'_> {
 
     /// Executes a block with a descriptor number at `at`, resolved in the calling thread's table.
     pub(super) fn with_descriptor(&mut self, call: &Call, at: usize) -> Outcome {
+        let value = self.execute_with_descriptor(call, at)?;
+        self.finish(call, value)
+    }
+
+    pub(super) fn execute_with_descriptor(&mut self, call: &Call, at: usize) -> Result<i32, Stop> {
         use std::os::fd::AsRawFd;
         let number = self.arg.u32(at) as i32;
         let file = if number >= 0 {
@@ -410,7 +493,7 @@ impl Worker<'_> {
         self.still_waiting(call)?;
         let value = self.execute(call)?;
         self.arg.restore(at, 4);
-        self.finish(call, value)
+        Ok(value)
     }
 
     /// Copies what an embedded pointer points to; a null pointer gives an empty block.
@@ -520,8 +603,16 @@ fn status_offset(entry: &Escape, size: usize) -> Option<usize> {
     entry.status.get(i).copied().flatten().map(usize::from)
 }
 
-/// (size, attr, attr2, flags) of a function that allocates; `None` for the others.
+/// (size, attr, attr2, flags) of a function that allocates device memory; `None` for the others.
 fn vid_heap_request(function: u32, block: &[u8]) -> Option<(u64, u32, u32, u32)> {
+    let fields = vid_heap_fields(function, block)?;
+    let (_, attr, _, flags) = fields;
+    // Memory of the host, and a mere range of addresses, take no device memory.
+    (rounding::in_vidmem(attr) && !rounding::is_virtual(flags)).then_some(fields)
+}
+
+/// (size, attr, attr2, flags) of a function that allocates anything.
+fn vid_heap_fields(function: u32, block: &[u8]) -> Option<(u64, u32, u32, u32)> {
     use layout::{nvos32_alloc_range as r, nvos32_alloc_size as s, nvos32_alloc_tiled as t};
     let (size, attr, attr2, flags) = match function {
         ALLOC_SIZE => (s::SIZE_FIELD, s::ATTR, s::ATTR2, s::FLAGS),
@@ -530,12 +621,10 @@ fn vid_heap_request(function: u32, block: &[u8]) -> Option<(u64, u32, u32, u32)>
         _ => return None,
     };
     let u32 = |at| rmcall::u32_at(block, at);
-    let attributes = (
+    Some((
         rmcall::u64_at(block, size),
         u32(attr),
         u32(attr2),
         u32(flags),
-    );
-    // Memory of the host, and a mere range of addresses, take no device memory.
-    (rounding::in_vidmem(attributes.1) && !rounding::is_virtual(attributes.3)).then_some(attributes)
+    ))
 }

@@ -7,6 +7,7 @@
 mod alloc;
 mod answers;
 mod control;
+mod counted;
 mod escapes;
 mod mapping;
 mod uvm_calls;
@@ -299,8 +300,7 @@ impl<'t> Worker<'t> {
     /// Executes on the copy in `self.arg`.
     fn execute(&mut self, call: &Call) -> io::Result<i32> {
         self.tenant
-            .backend
-            .ioctl(call.file.fd(), call.request, self.arg.driver_view())
+            .in_driver(call.file.fd(), call.request, self.arg.driver_view())
     }
 
     /// Writes the changed words of `self.arg` and `self.params` back and gives the call's answer.

@@ -295,9 +295,7 @@ impl Worker<'_> {
         }
         self.still_waiting(call)?;
         let _order = self.tenant.in_order_two(client, uvm_shard(id));
-        self.tenant
-            .backend
-            .ioctl(call.file.fd(), call.request, block)?;
+        self.tenant.in_driver(call.file.fd(), call.request, block)?;
         let status = Status(rmcall::u32_at(block, behind.rm_status));
         if status == Status::OK {
             let mut ledger = self.tenant.ledger();

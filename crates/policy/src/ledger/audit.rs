@@ -59,7 +59,9 @@ impl Ledger {
         for reserved in self.outstanding.values() {
             count(reserved.device, reserved.size);
         }
-        for (index, account) in (0u8..=u8::MAX).zip(&self.accounts) {
+        self.audit_counts()?;
+        let host = (DeviceIndex::HOST.0, &self.host);
+        for (index, account) in (0u8..DeviceIndex::HOST.0).zip(&self.accounts).chain([host]) {
             let total = totals.remove(&DeviceIndex(index)).unwrap_or_default();
             if total != u128::from(account.used.0) {
                 return Err(format!(

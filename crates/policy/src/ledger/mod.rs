@@ -18,6 +18,12 @@
 //!   memory outlives the free of its handle for as long as any part of it is mapped;
 //! - an export descriptor.
 //!
+//! # What else is counted
+//!
+//! Objects, channels, events and the like ([`crate::objects`]) are claimed with [`Ledger::claim`]
+//! before the driver is asked, and given back with whatever they came with. Memory of the host is an
+//! account like a device's ([`DeviceIndex::HOST`]).
+//!
 //! # Where the ledger and the driver disagree
 //!
 //! What the driver has accepted exists, so the ledger never refuses to record it. A handle that is
@@ -34,6 +40,7 @@
 //! memory to hold. A reservation may be taken at any time before.
 
 mod audit;
+mod claims;
 mod mapped;
 mod objects;
 mod spans;
@@ -41,7 +48,9 @@ mod spans;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::objects::{Counts, Limits, Need};
 use crate::units::Bytes;
+pub use claims::Claim;
 use mapped::UvmState;
 use objects::{Client, Memory};
 use spans::Spans;
@@ -49,6 +58,12 @@ use spans::Spans;
 /// A device of the tenant's slice, in the slice's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub u8);
+
+impl DeviceIndex {
+    /// Memory of the host that the driver allocates for the tenant: an account beside the devices',
+    /// with a quota of its own ([`Limits::host`]). It is no device of any object.
+    pub const HOST: DeviceIndex = DeviceIndex(u8::MAX);
+}
 
 /// A client of the driver's resource manager (`hRoot`, `hClient`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -248,6 +263,9 @@ struct Account {
 pub struct Ledger {
     walls: LedgerWalls,
     accounts: Vec<Account>,
+    host: Account,
+    counts: Counts,
+    claims: BTreeMap<u64, Need>,
     outstanding: BTreeMap<u64, Released>,
     clients: BTreeMap<ClientHandle, Client>,
     memories: BTreeMap<MemId, Memory>,
@@ -276,6 +294,12 @@ impl Ledger {
                     ..Account::default()
                 })
                 .collect(),
+            host: Account {
+                quota: Bytes(u64::MAX),
+                ..Account::default()
+            },
+            counts: Counts::new(Limits::none(quotas.len())),
+            claims: BTreeMap::new(),
             outstanding: BTreeMap::new(),
             clients: BTreeMap::new(),
             memories: BTreeMap::new(),
@@ -395,17 +419,27 @@ impl Ledger {
     }
 
     fn account(&self, device: DeviceIndex) -> Account {
+        if device == DeviceIndex::HOST {
+            return self.host;
+        }
         self.accounts
             .get(usize::from(device.0))
             .copied()
             .unwrap_or_default()
     }
 
+    fn account_mut(&mut self, device: DeviceIndex) -> Option<&mut Account> {
+        if device == DeviceIndex::HOST {
+            return Some(&mut self.host);
+        }
+        self.accounts.get_mut(usize::from(device.0))
+    }
+
     /// Adds to what is used, whatever the quota; false where there is no such device.
     /// [`Ledger::reserve`] has checked that the sum is within a quota, so it does not saturate;
     /// only aliases charged twice (a wall switched off on simgpu) come unchecked.
     fn charge(&mut self, device: DeviceIndex, amount: Bytes) -> bool {
-        let Some(account) = self.accounts.get_mut(usize::from(device.0)) else {
+        let Some(account) = self.account_mut(device) else {
             return false;
         };
         account.used = account.used.saturating_add(amount);
@@ -416,7 +450,7 @@ impl Ledger {
     /// Takes from what is used. Only what was charged is ever returned, so it does not go below
     /// zero.
     fn uncharge(&mut self, device: DeviceIndex, amount: Bytes) {
-        let Some(account) = self.accounts.get_mut(usize::from(device.0)) else {
+        let Some(account) = self.account_mut(device) else {
             return;
         };
         debug_assert!(

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::claims::{Mappings, Pinned};
 use super::{
     ClientHandle, DeviceIndex, Freed, FreedObject, Ledger, MemId, ObjectHandle, Pid, Released,
     Reservation, UnknownObject,
 };
+use crate::objects::Need;
 use crate::units::Bytes;
 
 /// A client with its tree of objects. The client itself is the root, under its own number.
@@ -13,6 +15,9 @@ use crate::units::Bytes;
 pub(super) struct Client {
     pub(super) owner: Pid,
     pub(super) objects: BTreeMap<ObjectHandle, Object>,
+    /// Descriptors registered for events, and how often.
+    pub(super) events: BTreeMap<u32, u32>,
+    pub(super) pinned: Pinned,
 }
 
 /// One object of a client.
@@ -29,6 +34,10 @@ pub(super) struct Object {
     pub(super) memory: Option<MemId>,
     /// Memory that the driver made for the object.
     pub(super) charges: Vec<MemId>,
+    /// What the object counts for.
+    pub(super) needs: Vec<Need>,
+    /// What it counts for where it is mapped for the processor.
+    pub(super) mappings: Mappings,
 }
 
 impl Object {
@@ -74,6 +83,11 @@ fn root_of(client: ClientHandle) -> ObjectHandle {
     ObjectHandle(client.0)
 }
 
+/// The device of an object that is memory there; what lies in the host's memory has its parent's.
+fn a_device(device: DeviceIndex) -> Option<DeviceIndex> {
+    (device != DeviceIndex::HOST).then_some(device)
+}
+
 impl Ledger {
     /// Records a client. Returns what a client of the same handle still held, as the driver gives a
     /// handle only when it is free.
@@ -88,12 +102,16 @@ impl Ledger {
             device: None,
             memory: None,
             charges: Vec::new(),
+            needs: Vec::new(),
+            mappings: Mappings::default(),
         };
         self.clients.insert(
             client,
             Client {
                 owner,
                 objects: BTreeMap::from([(root_of(client), root)]),
+                events: BTreeMap::new(),
+                pinned: Pinned::default(),
             },
         );
         freed
@@ -144,7 +162,7 @@ impl Ledger {
             parent,
             handle,
             class,
-            Some(charged.device),
+            a_device(charged.device),
             holds,
         )
     }
@@ -279,7 +297,7 @@ impl Ledger {
         let charges: BTreeSet<MemId> = exported.filter(|other| Some(*other) != memory).collect();
         let device = memory
             .and_then(|memory| self.memories.get(&memory))
-            .map(|memory| memory.device);
+            .and_then(|memory| a_device(memory.device));
         let serial = self.number();
         let holds = Holds {
             memory,
@@ -304,6 +322,7 @@ impl Ledger {
     /// that is not recorded frees nothing.
     pub fn free(&mut self, client: ClientHandle, handle: ObjectHandle) -> Freed {
         let mut freed = Freed::default();
+        self.unpin(client, handle);
         let Some(tree) = self.clients.get_mut(&client) else {
             return freed;
         };
@@ -322,8 +341,16 @@ impl Ledger {
                 gone.push((handle, object));
             }
         }
+        for (_, object) in &gone {
+            let counted = object.needs.iter().chain(object.mappings.values());
+            counted.for_each(|need| self.counts.take(need));
+        }
         if handle == root_of(client) {
-            self.clients.remove(&client);
+            if let Some(gone) = self.clients.remove(&client) {
+                self.count_client_gone(&gone);
+            }
+        } else {
+            self.unpin_below(client, gone.iter().map(|(handle, _)| *handle));
         }
         for (index, (handle, object)) in gone.into_iter().enumerate() {
             freed.objects.push(FreedObject {
@@ -498,6 +525,8 @@ impl Ledger {
             device,
             memory: holds.memory,
             charges: holds.charges,
+            needs: Vec::new(),
+            mappings: Mappings::default(),
         };
         tree.objects.insert(handle, object);
         freed

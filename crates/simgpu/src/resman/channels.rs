@@ -19,6 +19,11 @@ pub const OBJECT_HIDDEN_COMPUTE: u64 = 1 << 20;
 /// Instance memory of a channel, in the model.
 const CHANNEL_HIDDEN: u64 = 256 << 10;
 
+/// Channels of one device, all engines together, whoever has them (driver 580: the firmware's heap is sized for so many).
+const CHANNELS: usize = 2048;
+/// Channels of one group (the driver's limit).
+const CHANNELS_A_GROUP: usize = 128;
+
 /// Slice that a group starts with: what CUDA asks for its compute group (measured on an H200, driver 580.159).
 const COMPUTE_SLICE_US: u64 = 2048;
 /// The same for copy groups.
@@ -119,6 +124,24 @@ impl Rm {
             } else {
                 GROUP_HIDDEN_COMPUTE
             }
+    }
+
+    /// Whether one more channel can be had: of the device's pool, and of its group. Which status the driver has for that
+    /// is the model's choice.
+    pub(super) fn room_for_channel(&self, client: u32, parent: u32, gpu: usize) -> Answer {
+        let on_gpu = |channel: &&Channel| {
+            let group = self.groups.get(&channel.group);
+            group.is_some_and(|group| group.gpu == gpu)
+        };
+        let of_group = match self.body_of(client, parent) {
+            Some(Body::Group(group)) => self.channels.values().filter(|c| c.group == group).count(),
+            _ => 0,
+        };
+        if self.channels.values().filter(on_gpu).count() < CHANNELS && of_group < CHANNELS_A_GROUP {
+            Ok(())
+        } else {
+            Err(Status::NO_MEMORY)
+        }
     }
 
     pub(super) fn new_channel(

@@ -283,6 +283,7 @@ impl Rm {
             Kind::Channel => {
                 under(&[Kind::ChannelGroup, Kind::Device])?;
                 let gpu = gpu.ok_or(status::INVALID_OBJECT_PARENT)?;
+                self.room_for_channel(root, parent, gpu)?;
                 object.hidden = self.channel_hidden(call, parent_kind);
                 self.take_hidden(gpu, object.hidden)?;
                 object.body = Body::Channel(self.new_channel(call, root, parent, gpu));

@@ -5,6 +5,7 @@
 mod attacks;
 mod cuda;
 mod fill;
+mod hoarders;
 mod honest;
 mod memory;
 mod neighbour;
@@ -128,6 +129,10 @@ const PROGRAMS: &[Entry] = &[
     ("attack_no_descriptors_left", attacks::no_descriptors_left),
     ("attack_refused_export", attacks::refused_export),
     ("attack_freed_range", attacks::freed_range),
+    ("hoarder", hoarders::hoarder),
+    ("flooder", hoarders::flooder),
+    ("stalled", hoarders::stalled),
+    ("blocking", hoarders::blocking),
     ("hold", shapes::hold),
 ];
 
