@@ -11,6 +11,7 @@ mod probe;
 mod ps;
 mod run;
 mod say;
+mod setup;
 mod sim;
 mod trace;
 
@@ -68,6 +69,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Sim { spec, command } => sim::run(&spec, &command),
         Command::Probe(options) => probe::run(&options),
         Command::Doctor(options) => doctor::run(options.sim.as_deref(), options.json),
+        Command::Setup(options) => setup::run(&options),
         Command::Ps(options) => ps::run(options.sim.as_deref(), options.json),
         Command::Trace(options) => trace::run(&options),
         Command::Completions { shell } => manual::completions(shell),

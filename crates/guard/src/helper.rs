@@ -21,7 +21,7 @@ use crate::sys::{self, Tid};
 use crate::tenant::{SliceDevice, Tenant, Walls};
 use crate::trace::{Trace, TraceConfig};
 use crate::workers::{self, Pool};
-use crate::{filter, sandbox};
+use crate::{cgroup, filter, sandbox};
 
 /// What a helper is told by its supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,6 +46,8 @@ pub struct HelperConfig {
     pub report_only: bool,
     /// Every call is to be shown.
     pub trace: Option<TraceConfig>,
+    /// The control group of the command and all that it starts.
+    pub cgroup: Option<std::path::PathBuf>,
 }
 
 /// What a helper tells its supervisor.
@@ -125,6 +127,8 @@ struct Helper {
     listener: OwnedFd,
     child: Tid,
     signals: OwnedFd,
+    /// Kills the tenant's group.
+    killer: Option<std::fs::File>,
 }
 
 impl Helper {
@@ -167,6 +171,7 @@ impl Helper {
             tenant_process(&config, &filter, install, &theirs);
         };
         drop(theirs);
+        let killer = config.cgroup.as_deref().map(cgroup::killer).transpose()?;
         // The command's input and output are its own: where it closes them, nobody may wait for us.
         sys::to_null(libc::STDIN_FILENO)?;
         sys::to_null(libc::STDOUT_FILENO)?;
@@ -211,6 +216,7 @@ impl Helper {
             listener,
             child,
             signals,
+            killer,
         })
     }
 
@@ -308,9 +314,12 @@ impl Helper {
             && let Report::Condemned(why) = report
         {
             self.tenant.say(&format!("ending the tenant: {why}"));
-            for process in self.tenant.processes().alive() {
-                // It may have ended in this moment. Whoever is left has no listener any more: its GPU calls fail.
-                let _sent = sys::kill(process, libc::SIGKILL);
+            let killed = self.killer.as_ref().map(cgroup::kill_all);
+            if !matches!(killed, Some(Ok(()))) {
+                for process in self.tenant.processes().alive() {
+                    // It may have ended in this moment. Whoever is left has no listener any more: its GPU calls fail.
+                    let _sent = sys::kill(process, libc::SIGKILL);
+                }
             }
             std::process::exit(125);
         }
@@ -381,6 +390,14 @@ fn tenant_process(
         let _told = sys::send_message(helper.as_fd(), why.as_bytes(), None);
         std::process::exit(125)
     };
+    if let Some(group) = &config.cgroup
+        && let Err(e) = cgroup::join(group)
+    {
+        fail(format!(
+            "the command cannot enter its control group {}: {e}",
+            group.display()
+        ));
+    }
     if let Err(e) = privilege::become_tenant(config.user.as_ref()) {
         fail(format!("cannot become the tenant's user: {e}"));
     }

@@ -1,0 +1,542 @@
+//! The wall round the driver's device files: on a locked node only the control groups of slices can open them.
+//!
+//! On a usual node everybody may open `/dev/nvidia*`, and a program that is started outside of any slice (by cron, a
+//! service manager, ssh) is under no filter of ours. So root can lock the node: a device program (cgroup v2, a dozen
+//! instructions) at the *root* of the hierarchy, where it is asked whatever group the opener is in, answers no for the
+//! driver's majors, unless the opener's own group is in a set that `gpuslice run` fills. A program at the root cannot be
+//! answered back by one further down, as every program on the way must agree; and no group that is made later can be
+//! forgotten, as with a program for each group beside ours.
+//!
+//! Why not by owner and mode: they name users and not slices, so that a user's program outside would have what the same
+//! user's slice has, and the driver sets them anew (NVreg_ModifyDeviceFiles).
+//!
+//! Program and sets are pinned in the BPF file system and so live without us, until they are unpinned or the node is
+//! restarted. Making nodes (mknod) is left alone: a node that cannot be opened is of no use, and the driver's own tools
+//! must be able to make them.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::bpf::{self, Instruction, Set, instruction};
+use crate::cgroup::{self, SliceGroup};
+use crate::{procfs, sys};
+
+/// Where the BPF file system is mounted by convention.
+const BPF_FILES: &str = "/sys/fs/bpf";
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
+/// The cgroup namespace of the machine itself (`PROC_CGROUP_INIT_INO`, linux/proc_ns.h): only there the root is the root.
+const FIRST_CGROUP_NAMESPACE: u64 = 0xEFFF_FFFB;
+/// More slices than one node ever has at once, two groups each.
+const MOST_GROUPS: u32 = 65_536;
+const MOST_MAJORS: u32 = 64;
+
+/// The majors as `struct bpf_cgroup_dev_ctx` has them, and the groups as `bpf_get_current_cgroup_id` gives them.
+type Majors = Set<4>;
+type Groups = Set<8>;
+
+/// Which wall: the machine's, or one round a single device, for tests.
+#[derive(Clone, Debug)]
+pub struct Site {
+    folder: PathBuf,
+    /// The device of a test.
+    device: Option<PathBuf>,
+}
+
+/// What [`Site::find`] found.
+#[derive(Debug)]
+pub enum Found {
+    /// There is no wall.
+    Open,
+    /// There is one, and this process may let slices in.
+    Locked(Wall),
+    /// There is one, and it is not ours to open: this process is not root's.
+    LockedToUs,
+}
+
+impl Site {
+    /// The driver's device files on this machine; or, for tests, the one device that is named.
+    pub fn new(device: Option<&Path>) -> Site {
+        let name = match device {
+            None => "gpuslice".into(),
+            Some(path) => format!("gpuslice-test-{}", path.display()).replace(['/', '.'], "-"),
+        };
+        Site {
+            folder: Path::new(BPF_FILES).join(name),
+            device: device.map(Path::to_owned),
+        }
+    }
+
+    /// The device file that shows whether the wall stands.
+    pub fn sample(&self) -> &Path {
+        self.device
+            .as_deref()
+            .unwrap_or(Path::new("/dev/nvidiactl"))
+    }
+
+    /// The majors that are to be locked now: name and number.
+    ///
+    /// # Errors
+    /// The driver is not loaded: a lock would leave its UVM device open.
+    pub fn majors(&self) -> io::Result<Vec<(String, u32)>> {
+        if let Some(path) = &self.device {
+            let meta = fs::metadata(path)?;
+            if !meta.file_type().is_char_device() {
+                return Err(io::Error::other(format!(
+                    "{} is no character device",
+                    path.display()
+                )));
+            }
+            let name = path.display().to_string();
+            return Ok(vec![(name, libc::major(meta.rdev()))]);
+        }
+        let majors = procfs::parse_majors(&fs::read_to_string("/proc/devices")?, "nvidia");
+        if !majors.iter().any(|(name, _)| name == "nvidia-uvm") {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the kernel lists no nvidia-uvm device, whose number is not known before the module is loaded: load it (nvidia-modprobe -u) and lock then",
+            ));
+        }
+        Ok(majors)
+    }
+
+    fn link(&self) -> PathBuf {
+        self.folder.join("link")
+    }
+
+    /// Whether the wall stands.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn find(&self) -> io::Result<Found> {
+        match fs::metadata(self.link()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Open),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(Found::LockedToUs),
+            Err(e) => return Err(e),
+            Ok(_) => {}
+        }
+        let owner = fs::metadata(&self.folder)?.uid();
+        if owner != 0 {
+            return Err(io::Error::other(format!(
+                "{} belongs to user {owner} and is no wall of root's: remove it",
+                self.folder.display()
+            )));
+        }
+        let open = |name: &str| bpf::pinned(&self.folder.join(name)).map_err(|e| why(&e, name));
+        open("link")?;
+        Ok(Found::Locked(Wall {
+            majors: Set(open("majors")?),
+            groups: Set(open("groups")?),
+        }))
+    }
+
+    /// Why this machine cannot be locked by this process now, if it cannot.
+    pub fn obstacle(&self) -> Option<String> {
+        if sys::uids().1 != 0 {
+            return Some("only root can lock a node".into());
+        }
+        let namespace = fs::metadata("/proc/self/ns/cgroup").map(|m| m.ino());
+        if !matches!(namespace, Ok(FIRST_CGROUP_NAMESPACE)) {
+            return Some(
+                "this is a container with a cgroup namespace of its own: lock the node from outside of it".into(),
+            );
+        }
+        if cgroup::mount_point().is_none() {
+            return Some("no cgroup v2 is mounted with its root".into());
+        }
+        self.majors().err().map(|e| e.to_string())
+    }
+
+    /// Builds the wall, or brings its majors up to date where it stands.
+    ///
+    /// # Errors
+    /// One line: why this machine cannot be locked. Nothing is left half built.
+    pub fn lock(&self) -> io::Result<Wall> {
+        if let Some(why) = self.obstacle() {
+            return Err(io::Error::other(why));
+        }
+        let wanted = self.majors()?;
+        mount_bpf_files()?;
+        if let Found::Locked(wall) = self.find()? {
+            wall.set_majors(&wanted)?;
+            return Ok(wall);
+        }
+        // What an attempt that was cut short left.
+        self.unlock()?;
+        let wall = Wall {
+            majors: Set::new("gpuslice_majors", MOST_MAJORS)?,
+            groups: Set::new("gpuslice_groups", MOST_GROUPS)?,
+        };
+        wall.set_majors(&wanted)?;
+        let code = program(
+            std::os::fd::AsRawFd::as_raw_fd(&wall.majors.0),
+            std::os::fd::AsRawFd::as_raw_fd(&wall.groups.0),
+        );
+        let program = bpf::load_device_program("gpuslice_wall", &code)?;
+        let root = cgroup::mount_point().ok_or_else(|| io::Error::other("no cgroup v2"))?;
+        let root = fs::File::open(root)?;
+        let link = bpf::link_to_cgroup(program.as_fd(), root.as_fd())
+            .map_err(|e| why(&e, "the root of the control groups"))?;
+        let built = self.pin(&wall, link.as_fd());
+        if built.is_err() {
+            self.unlock()?;
+        }
+        built.map(|()| wall)
+    }
+
+    fn pin(&self, wall: &Wall, link: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
+        fs::DirBuilder::new().mode(0o700).create(&self.folder)?;
+        bpf::pin(wall.majors.0.as_fd(), &self.folder.join("majors"))?;
+        bpf::pin(wall.groups.0.as_fd(), &self.folder.join("groups"))?;
+        bpf::pin(link, &self.link())
+    }
+
+    /// Takes the wall away; where there is none, nothing happens.
+    ///
+    /// # Errors
+    /// It cannot be taken away.
+    pub fn unlock(&self) -> io::Result<()> {
+        let gone = |r: io::Result<()>| match r {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        };
+        for name in ["link", "groups", "majors"] {
+            gone(fs::remove_file(self.folder.join(name)))?;
+        }
+        gone(fs::remove_dir(&self.folder))
+    }
+
+    /// Processes that have a locked device open or mapped and are in no slice's group: what they opened before the lock
+    /// they keep.
+    ///
+    /// # Errors
+    /// The majors or the processes cannot be read.
+    pub fn holders(&self, wall: &Wall) -> io::Result<Vec<Holder>> {
+        let majors = wall.majors()?;
+        let groups = wall.groups.keys()?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let name = entry.file_name();
+            let Some(pid) = name.to_str().and_then(|n| n.parse::<i32>().ok()) else {
+                continue;
+            };
+            // It may end meanwhile.
+            if pid == std::process::id() as i32
+                || !holds(&entry.path(), &majors)
+                || in_groups(&entry.path(), &groups)
+            {
+                continue;
+            }
+            let command = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            found.push(Holder {
+                pid,
+                command: command
+                    .trim_end()
+                    .chars()
+                    .map(|c| if c.is_control() { '?' } else { c })
+                    .collect(),
+            });
+        }
+        Ok(found)
+    }
+}
+
+/// A process that keeps an open device from before the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub pid: i32,
+    /// Its name, fit to be shown.
+    pub command: String,
+}
+
+/// Whether a process has a character device of these majors open or mapped.
+fn holds(process: &Path, majors: &[u32]) -> bool {
+    let is_locked = |path: &Path| {
+        fs::metadata(path).is_ok_and(|m| {
+            m.file_type().is_char_device() && majors.contains(&libc::major(m.rdev()))
+        })
+    };
+    // `map_files` names what is mapped whose descriptor was closed.
+    ["fd", "map_files"].iter().any(|folder| {
+        fs::read_dir(process.join(folder))
+            .is_ok_and(|entries| entries.flatten().any(|e| is_locked(&e.path())))
+    })
+}
+
+fn in_groups(process: &Path, groups: &[[u8; 8]]) -> bool {
+    let folder = fs::read_to_string(process.join("cgroup"))
+        .ok()
+        .and_then(|text| cgroup::of_process(&text));
+    folder
+        .and_then(|f| cgroup::id(&f).ok())
+        .is_some_and(|id| groups.contains(&id.to_ne_bytes()))
+}
+
+fn why(e: &io::Error, what: &str) -> io::Error {
+    io::Error::new(e.kind(), format!("{what}: {e}"))
+}
+
+/// The wall of a locked machine.
+#[derive(Debug)]
+pub struct Wall {
+    majors: Majors,
+    groups: Groups,
+}
+
+impl Wall {
+    /// The locked majors.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn majors(&self) -> io::Result<Vec<u32>> {
+        let keys = self.majors.keys()?;
+        let mut majors: Vec<u32> = keys.into_iter().map(u32::from_ne_bytes).collect();
+        majors.sort_unstable();
+        Ok(majors)
+    }
+
+    /// Locks these majors and no others: those of the driver's modules change when they are loaded again.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn set_majors(&self, wanted: &[(String, u32)]) -> io::Result<()> {
+        for (_, major) in wanted {
+            self.majors.insert(major.to_ne_bytes())?;
+        }
+        for key in self.majors.keys()? {
+            if !wanted.iter().any(|(_, m)| m.to_ne_bytes() == key) {
+                self.majors.remove(key)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The groups of one slice, let in where there is a wall.
+#[derive(Debug)]
+pub struct Place {
+    group: SliceGroup,
+    /// The set of the wall, and what stands in it for this slice.
+    admitted: Option<(Groups, [u64; 2])>,
+}
+
+impl Place {
+    /// Groups where no wall is.
+    ///
+    /// # Errors
+    /// There is no cgroup v2, or this user may make no groups.
+    pub fn without_wall() -> io::Result<Place> {
+        Ok(Place {
+            group: SliceGroup::new()?,
+            admitted: None,
+        })
+    }
+
+    /// Groups that may open the devices; this process moves into the slice's.
+    ///
+    /// # Errors
+    /// The groups cannot be made or entered, or the set is full.
+    pub fn within(wall: Wall) -> io::Result<Place> {
+        let mut group = SliceGroup::new()?;
+        let ids = group.ids()?;
+        for id in ids {
+            wall.groups.insert(id.to_ne_bytes())?;
+        }
+        let admitted = Some((wall.groups, ids));
+        group.enter()?;
+        Ok(Place { group, admitted })
+    }
+
+    /// The group of the tenant's programs.
+    pub fn tenant(&self) -> &Path {
+        self.group.tenant()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Programs that are left behind keep what they had: they are under the filter.
+        if self.group.leave()
+            && let Some((groups, ids)) = &self.admitted
+        {
+            for id in ids {
+                // A number is never given again, so what stays in the set lets nobody in.
+                let _removed = groups.remove(id.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// Mounts the BPF file system where it is missing; systemd mounts it at boot.
+fn mount_bpf_files() -> io::Result<()> {
+    // SAFETY: `statfs` is plain data for which all zeroes is a valid value.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a terminated string and `found` a live, writable `struct statfs`.
+    let rc = unsafe { libc::statfs(c"/sys/fs/bpf".as_ptr(), &mut found) };
+    if rc == 0 && found.f_type == BPF_FS_MAGIC {
+        return Ok(());
+    }
+    let (name, at) = (c"bpf", c"/sys/fs/bpf");
+    // SAFETY: all strings are terminated and outlive the call; the options may be null (mount(2)).
+    let rc = unsafe {
+        libc::mount(
+            name.as_ptr(),
+            at.as_ptr(),
+            name.as_ptr(),
+            0,
+            std::ptr::null(),
+        )
+    };
+    if rc < 0 {
+        return Err(why(
+            &io::Error::last_os_error(),
+            "cannot mount the BPF file system at /sys/fs/bpf",
+        ));
+    }
+    Ok(())
+}
+
+// The instruction set's operations, as far as they are used.
+const MOVE: u8 = 0xbf;
+const MOVE_VALUE: u8 = 0xb7;
+const ADD_VALUE: u8 = 0x07;
+const AND_VALUE: u8 = 0x57;
+const SHIFT_RIGHT: u8 = 0x77;
+const LOAD_U32: u8 = 0x61;
+const LOAD_MAP: u8 = 0x18;
+const STORE_U32: u8 = 0x63;
+const STORE_U64: u8 = 0x7b;
+const IF_EQUAL: u8 = 0x15;
+const IF_NOT_EQUAL: u8 = 0x55;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+/// `BPF_PSEUDO_MAP_FD`: the value of a [`LOAD_MAP`] is a descriptor.
+const MAP_BY_FD: u8 = 1;
+
+// Functions of the kernel.
+const MAP_LOOKUP: i32 = 1;
+const CURRENT_CGROUP_ID: i32 = 80;
+
+// `struct bpf_cgroup_dev_ctx`: kind of device in the low, of access in the high half of the first word.
+const ACCESS_TYPE: i16 = 0;
+const MAJOR: i16 = 4;
+const CHARACTER_DEVICE: i32 = 2;
+const READ_OR_WRITE: i32 = 2 | 4;
+
+/// The device program: 0 forbids, 1 allows.
+fn program(majors: i32, groups: i32) -> Vec<Instruction> {
+    const FRAME: u8 = 10;
+    let i = instruction;
+    let mut code = vec![
+        i(MOVE, 6, 1, 0, 0),
+        i(LOAD_U32, 2, 6, ACCESS_TYPE, 0),
+        i(MOVE, 3, 2, 0, 0),
+        i(AND_VALUE, 2, 0, 0, 0xffff),
+        i(IF_NOT_EQUAL, 2, 0, ALLOW, CHARACTER_DEVICE),
+        i(SHIFT_RIGHT, 3, 0, 0, 16),
+        i(AND_VALUE, 3, 0, 0, READ_OR_WRITE),
+        i(IF_EQUAL, 3, 0, ALLOW, 0),
+        i(LOAD_U32, 2, 6, MAJOR, 0),
+        i(STORE_U32, FRAME, 2, -4, 0),
+        i(LOAD_MAP, 1, MAP_BY_FD, 0, majors),
+        i(0, 0, 0, 0, 0),
+        i(MOVE, 2, FRAME, 0, 0),
+        i(ADD_VALUE, 2, 0, 0, -4),
+        i(CALL, 0, 0, 0, MAP_LOOKUP),
+        i(IF_EQUAL, 0, 0, ALLOW, 0),
+        i(CALL, 0, 0, 0, CURRENT_CGROUP_ID),
+        i(STORE_U64, FRAME, 0, -16, 0),
+        i(LOAD_MAP, 1, MAP_BY_FD, 0, groups),
+        i(0, 0, 0, 0, 0),
+        i(MOVE, 2, FRAME, 0, 0),
+        i(ADD_VALUE, 2, 0, 0, -16),
+        i(CALL, 0, 0, 0, MAP_LOOKUP),
+        i(IF_NOT_EQUAL, 0, 0, ALLOW, 0),
+        i(MOVE_VALUE, 0, 0, 0, 0),
+        i(EXIT, 0, 0, 0, 0),
+    ];
+    // Jumps count from the instruction behind them.
+    let end = code.len();
+    for (at, jump) in code.iter_mut().enumerate() {
+        if jump.offset == ALLOW && matches!(jump.code, IF_EQUAL | IF_NOT_EQUAL) {
+            jump.offset = (end - at - 1) as i16;
+        }
+    }
+    code.push(i(MOVE_VALUE, 0, 0, 0, 1));
+    code.push(i(EXIT, 0, 0, 0, 0));
+    code
+}
+
+/// Stands for the distance to the end, which is known when all is written.
+const ALLOW: i16 = i16::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NVIDIA: u64 = 195;
+    const SLICE: u64 = 0x1_0000_0007;
+
+    /// Runs the program as the kernel does: with majors {195, 236} and one slice's group.
+    fn answers(kind: u32, access: u32, major: u64, group: u64) -> u64 {
+        let context = [u64::from(access << 16 | kind), major];
+        let code = program(3, 4);
+        let (mut r, mut frame) = ([0u64; 11], [0u64; 17]);
+        let mut at = 0;
+        loop {
+            let i = code[at];
+            let (to, from) = (usize::from(i.registers & 15), usize::from(i.registers >> 4));
+            let value = i.immediate as u64;
+            at += 1;
+            match i.code {
+                MOVE => r[to] = r[from],
+                MOVE_VALUE => r[to] = value,
+                ADD_VALUE => r[to] = r[to].wrapping_add(value),
+                AND_VALUE => r[to] &= value,
+                SHIFT_RIGHT => r[to] >>= value,
+                LOAD_U32 => r[to] = context[i.offset as usize / 4],
+                STORE_U32 | STORE_U64 => frame[-i.offset as usize] = r[from],
+                LOAD_MAP => {
+                    r[to] = value;
+                    at += 1;
+                }
+                CALL if i.immediate == CURRENT_CGROUP_ID => r[0] = group,
+                CALL => {
+                    let key = frame[r[2].wrapping_neg() as usize];
+                    r[0] = u64::from(match r[1] {
+                        3 => [NVIDIA, 236].contains(&key),
+                        _ => key == SLICE,
+                    });
+                }
+                IF_EQUAL if r[to] == value => at = at.checked_add_signed(i.offset.into()).unwrap(),
+                IF_NOT_EQUAL if r[to] != value => {
+                    at = at.checked_add_signed(i.offset.into()).unwrap()
+                }
+                IF_EQUAL | IF_NOT_EQUAL => {}
+                EXIT => return r[0],
+                other => panic!("{other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn threat_10_only_slices_open_the_drivers_devices() {
+        for access in [2, 4, 6, 7] {
+            for major in [NVIDIA, 236] {
+                assert_eq!(answers(2, access, major, 1), 0, "{access} {major}");
+                assert_eq!(answers(2, access, major, SLICE), 1, "{access} {major}");
+                // Half of the slice's number is another group's.
+                assert_eq!(answers(2, access, major, SLICE & 0xffff_ffff), 0);
+            }
+            // Other devices, block devices of the same number.
+            assert_eq!(answers(2, access, 1, 1), 1);
+            assert_eq!(answers(1, access, NVIDIA, 1), 1);
+        }
+        // Making a node.
+        assert_eq!(answers(2, 1, NVIDIA, 1), 1);
+    }
+}
