@@ -168,6 +168,9 @@ pub struct NodeOptions {
     /// Look at simulated GPUs: 1xH200, 2xH200, or the socket of a running simulated node
     #[arg(long, value_name = "SPEC")]
     pub sim: Option<String>,
+    /// The device of a wall for tests
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub device: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

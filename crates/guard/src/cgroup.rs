@@ -128,9 +128,7 @@ impl SliceGroup {
                     };
                     // Where these cannot be written the group is of no use.
                     killer(&group.tenant)?;
-                    fs::OpenOptions::new()
-                        .write(true)
-                        .open(group.tenant.join(PROCESSES))?;
+                    can_move(&group.parent, &group.tenant)?;
                     return Ok(group);
                 }
                 // Programs that an earlier slice left running, under the number of its process; or swept by another.
@@ -183,6 +181,21 @@ impl SliceGroup {
 impl Drop for SliceGroup {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+/// Whether this user may move processes from one group to one below it: both files must be writable (the kernel's
+/// cgroup-v2 document, "Delegation"), and below a group of threads there are none of processes.
+fn can_move(from: &Path, to: &Path) -> io::Result<()> {
+    for folder in [from, to] {
+        let file = folder.join(PROCESSES);
+        fs::OpenOptions::new().write(true).open(file)?;
+    }
+    match fs::read_to_string(to.join("cgroup.type"))?.trim_end() {
+        "domain" => Ok(()),
+        other => Err(io::Error::other(format!(
+            "a control group of type '{other}'"
+        ))),
     }
 }
 

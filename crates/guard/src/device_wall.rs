@@ -103,6 +103,18 @@ impl Site {
         Ok(majors)
     }
 
+    /// Whether the wall locks what is to be locked now: the numbers of the driver's modules change when they are loaded
+    /// again.
+    ///
+    /// # Errors
+    /// As [`Site::majors`] and bpf(2).
+    pub fn is_current(&self, wall: &Wall) -> io::Result<bool> {
+        let mut wanted: Vec<u32> = self.majors()?.into_iter().map(|(_, m)| m).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        Ok(wanted == wall.majors()?)
+    }
+
     fn link(&self) -> PathBuf {
         self.folder.join("link")
     }

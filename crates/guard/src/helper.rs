@@ -20,6 +20,7 @@ use crate::rmcall::{OwnClient, OwnFiles, branch_of};
 use crate::sys::{self, Tid};
 use crate::tenant::{SliceDevice, Tenant, Walls};
 use crate::trace::{Trace, TraceConfig};
+use crate::unknown::Board;
 use crate::workers::{self, Pool};
 use crate::{cgroup, filter, sandbox};
 
@@ -100,9 +101,10 @@ pub fn run(
     config: HelperConfig,
     backend: Arc<dyn Backend>,
     supervisor: OwnedFd,
+    lease: OwnedFd,
     trace: Option<Box<dyn Trace>>,
 ) -> i32 {
-    match Helper::start(config, backend, &supervisor, trace) {
+    match Helper::start(config, backend, &supervisor, lease, trace) {
         Ok(mut helper) => {
             let status = helper.serve(&supervisor);
             if let Some(trace) = &helper.tenant.trace {
@@ -129,6 +131,8 @@ struct Helper {
     signals: OwnedFd,
     /// Kills the tenant's group.
     killer: Option<std::fs::File>,
+    /// Where the calls that are not known are shown. It is the lease too.
+    board: Board,
 }
 
 impl Helper {
@@ -136,8 +140,10 @@ impl Helper {
         config: HelperConfig,
         backend: Arc<dyn Backend>,
         supervisor: &OwnedFd,
+        lease: OwnedFd,
         trace: Option<Box<dyn Trace>>,
     ) -> io::Result<Helper> {
+        let board = Board::behind(lease.into())?;
         let supervisor_pid = sys::parent();
         sys::small_heap();
         sys::raise_descriptor_limit();
@@ -217,6 +223,7 @@ impl Helper {
             child,
             signals,
             killer,
+            board,
         })
     }
 
@@ -273,6 +280,7 @@ impl Helper {
                     Some(code) => code,
                     None => sys::wait_for(self.child).unwrap_or_default(),
                 };
+                self.show_unknown();
                 if !told {
                     self.report(supervisor, &Report::Finished(code));
                 }
@@ -291,6 +299,9 @@ impl Helper {
                     return 125;
                 }
             }
+            if wake != 0 || audit_due.is_some_and(|t| t <= Instant::now()) {
+                self.show_unknown();
+            }
             let due = audit_due.is_some_and(|t| t <= Instant::now());
             if due && let Some(why) = self.tenant.condemned() {
                 // Until nobody is left: a program that forks faster than it is found may outlive one attempt.
@@ -298,13 +309,18 @@ impl Helper {
                 audit_due = Some(Instant::now() + AUDIT_EVERY);
             } else if due {
                 // What the last audit found is looked at again, and one that is held up is looked after.
-                let again = tenant.processes().was_active() || self.auditor.is_occupied();
+                let again = self.tenant.processes().was_active() || self.auditor.is_occupied();
                 if again {
                     self.auditor.ask(Look::Audit);
                 }
                 audit_due = again.then(|| Instant::now() + AUDIT_EVERY);
             }
         }
+    }
+
+    fn show_unknown(&mut self) {
+        // A full disk ends no tenant; the user was told each once.
+        let _written = self.board.write(&self.tenant.unknown_calls());
     }
 
     fn report(&self, supervisor: &OwnedFd, report: &Report) {

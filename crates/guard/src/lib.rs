@@ -27,4 +27,5 @@ pub mod supervisor;
 pub mod sys;
 pub mod tenant;
 pub mod trace;
+pub mod unknown;
 pub mod workers;

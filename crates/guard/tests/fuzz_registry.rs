@@ -54,6 +54,7 @@ fn entry() -> impl Strategy<Value = Entry> + Clone {
             memory,
             helper_uid,
             command,
+            unknown: Vec::new(),
         })
 }
 

@@ -115,6 +115,52 @@ fn threat_10_a_locked_device_opens_in_slices_only() {
 }
 
 #[test]
+fn doctor_says_whether_devices_are_locked_and_who_holds_them_still() {
+    let Some(device) = Device::new("doctor") else {
+        return;
+    };
+    let node = Node::start("1xH200");
+    let words = [
+        "doctor",
+        "--json",
+        "--sim",
+        &node.socket,
+        "--device",
+        device.name(),
+    ];
+    let check = || {
+        let report = gpuslice(&words).json();
+        let checks = report["checks"].as_array().expect("a list").clone();
+        let found = checks.into_iter().find(|c| c["name"] == "device files");
+        found.expect("a check")
+    };
+    let said = |check: &serde_json::Value, word: &str| {
+        let found = check["found"].as_str().expect("a text");
+        assert!(found.contains(word), "{word} in {check}");
+    };
+    let held = fs::File::open(&device.path).expect("open to all");
+    device.setup(&["--lock-devices"]).ended(0);
+    let seen = check();
+    assert_eq!(seen["state"], "weak");
+    said(&seen, &format!("{} (", std::process::id()));
+    // Mapped or open: the descriptor is what this device has.
+    drop(held);
+    let seen = check();
+    assert_eq!(seen["state"], "fine");
+    said(&seen, "only the slices that root starts");
+    let mut doctor = command(&words);
+    doctor.uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR");
+    let users = finish(doctor).ended(1).json();
+    assert!(
+        users["checks"]
+            .to_string()
+            .contains("locked to the slices that root starts")
+    );
+    device.setup(&["--unlock-devices"]).ended(0);
+    assert_ne!(check()["state"], "fine");
+}
+
+#[test]
 fn on_a_locked_node_an_ordinary_users_run_says_whose_it_is() {
     let Some(device) = Device::new("users") else {
         return;
