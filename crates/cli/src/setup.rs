@@ -1,6 +1,6 @@
 //! `gpuslice setup`: locks the driver's device files to all but slices, and shows whether they are.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -18,6 +18,10 @@ struct Report {
     device_files: State,
     /// Major numbers that are locked.
     majors: Vec<u32>,
+    /// Whether an open device that a slice hands to a program outside is stopped too.
+    handing_on_locked: bool,
+    /// Why not, where `--lock-devices` tried.
+    handing_on_obstacle: Option<String>,
     /// Why the node cannot be locked by whoever asks; null where it can, or is.
     obstacle: Option<String>,
     /// Processes outside of slices that opened a device before the lock.
@@ -48,6 +52,8 @@ struct Check {
     outside: String,
     /// How an open inside a slice's control group ended.
     inside: String,
+    /// What became of an open device that was sent out of the slice: `refused`, `arrived`, or `not sent`.
+    handed_out: String,
     held: bool,
 }
 
@@ -57,9 +63,12 @@ struct Check {
 /// One line: why it could not be done.
 pub fn run(options: &SetupOptions) -> Result<u8, Failure> {
     let site = Site::new(options.device.as_deref());
+    let mut handing_on_obstacle = None;
     if options.lock_devices {
-        site.lock()
+        let (_, refused) = site
+            .lock()
             .map_err(|e| format!("--lock-devices: the device files cannot be locked: {e}"))?;
+        handing_on_obstacle = refused.map(|e| e.to_string());
     }
     if options.unlock_devices {
         if sys::uids().1 != 0 {
@@ -69,7 +78,8 @@ pub fn run(options: &SetupOptions) -> Result<u8, Failure> {
     }
     let check = options.check.then(|| check(&site)).transpose()?;
     let failed = check.as_ref().is_some_and(|c| !c.held);
-    let report = report(&site, check)?;
+    let mut report = report(&site, check)?;
+    report.handing_on_obstacle = handing_on_obstacle;
     let text = if options.json {
         serde_json::to_string(&report)? + "\n"
     } else {
@@ -83,6 +93,8 @@ fn report(site: &Site, check: Option<Check>) -> Result<Report, Failure> {
     let mut report = Report {
         device_files: State::Open,
         majors: Vec::new(),
+        handing_on_locked: false,
+        handing_on_obstacle: None,
         obstacle: None,
         holders: Vec::new(),
         check,
@@ -93,6 +105,7 @@ fn report(site: &Site, check: Option<Check>) -> Result<Report, Failure> {
         Found::Locked(wall) => {
             report.device_files = State::Locked;
             report.majors = wall.majors()?;
+            report.handing_on_locked = wall.handing_on();
             report.holders = site
                 .holders(&wall)?
                 .into_iter()
@@ -105,6 +118,9 @@ fn report(site: &Site, check: Option<Check>) -> Result<Report, Failure> {
     }
     Ok(report)
 }
+
+/// The wall's second half is missing.
+const HANDED_ON: &str = "open device files: a slice can hand one to a program outside, since this kernel does not take the program against it";
 
 fn lines(report: &Report) -> String {
     let mut text = match (report.device_files, &report.obstacle) {
@@ -121,6 +137,13 @@ fn lines(report: &Report) -> String {
             )
         }
     };
+    if report.device_files == State::Locked {
+        text += &match (report.handing_on_locked, &report.handing_on_obstacle) {
+            (true, _) => "open device files: no program outside of slices can receive one\n".into(),
+            (false, None) => HANDED_ON.to_owned() + "\n",
+            (false, Some(why)) => format!("{HANDED_ON}: {why}\n"),
+        };
+    }
     for h in &report.holders {
         text += &format!(
             "process {} ({}) opened a device before and is in no slice: end it\n",
@@ -129,10 +152,11 @@ fn lines(report: &Report) -> String {
     }
     if let Some(check) = &report.check {
         text += &format!(
-            "check: {} outside of slices: {}; inside of one: {}: {}\n",
+            "check: {} outside of slices: {}; inside of one: {}; handed out: {}: {}\n",
             check.device,
             check.outside,
             check.inside,
+            check.handed_out,
             if check.held { "held" } else { "FAILED" }
         );
     }
@@ -174,46 +198,64 @@ impl Opened {
     }
 }
 
-fn open(path: &Path) -> Opened {
+fn open(path: &Path) -> (Opened, Option<File>) {
     match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(_) => Opened::Yes,
-        Err(e) => Opened::from_code(e.raw_os_error().unwrap_or(libc::EIO)),
+        Ok(file) => (Opened::Yes, Some(file)),
+        Err(e) => (Opened::from_code(number(&e)), None),
     }
 }
 
-/// Opens a device file as this process, and in a child that enters the control group of a slice.
+fn number(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Opens a device file as this process, and in a child that enters the control group of a slice and hands it out.
 fn check(site: &Site) -> Result<Check, Failure> {
     let Found::Locked(wall) = site.find()? else {
         return Err("--check: the device files are not locked to slices, or not by this user's authority: use `gpuslice setup --lock-devices --check` as root".into());
     };
     let path = site.sample();
-    let outside = open(path);
+    let handing_on = wall.handing_on();
+    let (outside, _) = open(path);
     let (ours, theirs) = sys::socket_pair()?;
     let Some(child) = sys::fork()? else {
         drop(ours);
-        let code = match Place::within(wall) {
-            Ok(_place) => open(path).code(),
-            Err(e) => e.raw_os_error().unwrap_or(libc::EIO),
+        // The place is left before this process ends.
+        let told = match Place::within(wall) {
+            Ok(_place) => {
+                let (opened, file) = open(path);
+                let told = tell(&theirs, opened.code(), None);
+                told.and_then(|()| tell(&theirs, opened.code(), file.as_ref()))
+            }
+            Err(e) => tell(&theirs, number(&e), None),
         };
-        let told = tell(&theirs, code);
         std::process::exit(i32::from(told.is_err()))
     };
     drop(theirs);
     let mut answer = [0u8; 4];
     let heard = sys::receive_message(ours.as_fd(), &mut answer);
+    let handed = sys::receive_message(ours.as_fd(), &mut [0u8; 4]);
     sys::wait_for(child)?;
     let inside = match heard?.0 {
         4 => Opened::from_code(i32::from_le_bytes(answer)),
         _ => return Err("--check: the child that was to open the device died".into()),
     };
+    // A descriptor that may not be received is left out of the message.
+    let arrived = matches!(handed, Ok((_, Some(_))));
+    let handed_out = match inside {
+        Opened::Yes if arrived => "arrived",
+        Opened::Yes => "refused",
+        _ => "not sent",
+    };
     Ok(Check {
         device: path.display().to_string(),
         outside: outside.words(),
         inside: inside.words(),
-        held: outside == Opened::Refused && inside == Opened::Yes,
+        handed_out: handed_out.into(),
+        held: outside == Opened::Refused && inside == Opened::Yes && !(handing_on && arrived),
     })
 }
 
-fn tell(to: &OwnedFd, code: i32) -> io::Result<()> {
-    sys::send_message(to.as_fd(), &code.to_le_bytes(), None)
+fn tell(to: &OwnedFd, code: i32, file: Option<&File>) -> io::Result<()> {
+    sys::send_message(to.as_fd(), &code.to_le_bytes(), file.map(File::as_fd))
 }

@@ -15,12 +15,16 @@ const MAP_GET_NEXT_KEY: libc::c_int = 4;
 const PROG_LOAD: libc::c_int = 5;
 const OBJ_PIN: libc::c_int = 6;
 const OBJ_GET: libc::c_int = 7;
+const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const LINK_CREATE: libc::c_int = 28;
 
 const MAP_TYPE_HASH: u32 = 1;
 const PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+const PROG_TYPE_TRACING: u32 = 26;
 /// `BPF_CGROUP_DEVICE` of `enum bpf_attach_type`.
 const ATTACH_CGROUP_DEVICE: u32 = 6;
+/// `BPF_MODIFY_RETURN`.
+const ATTACH_MODIFY_RETURN: u32 = 26;
 
 /// One instruction: operation, destination and source register, jump distance, immediate value.
 #[repr(C)]
@@ -170,21 +174,36 @@ impl<const N: usize> Set<N> {
     }
 }
 
-/// Has the kernel check and take a program for device files (`BPF_PROG_TYPE_CGROUP_DEVICE`).
+/// What a program is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// Whether a device may be opened (`BPF_PROG_TYPE_CGROUP_DEVICE`).
+    Device,
+    /// Asked before a function of the kernel with this number in BTF; what it returns but 0 is the function's result
+    /// (`BPF_PROG_TYPE_TRACING` with `BPF_MODIFY_RETURN`).
+    Before(u32),
+}
+
+/// Has the kernel check and take a program.
 ///
 /// # Errors
 /// One line, with the last line of what the kernel's verifier said.
-pub fn load_device_program(name: &str, code: &[Instruction]) -> io::Result<OwnedFd> {
+pub fn load(kind: Kind, name: &str, code: &[Instruction]) -> io::Result<OwnedFd> {
     // Only programs that call functions reserved for such must be under the GPL; these call none.
     const LICENSE: &std::ffi::CStr = c"Apache-2.0";
-    let load = |log: &mut [u8]| {
+    let (program_type, attach_type, function) = match kind {
+        Kind::Device => (PROG_TYPE_CGROUP_DEVICE, ATTACH_CGROUP_DEVICE, 0),
+        Kind::Before(function) => (PROG_TYPE_TRACING, ATTACH_MODIFY_RETURN, function),
+    };
+    let attempt = |log: &mut [u8]| {
         let attributes = Attributes::new()
-            .u32(0, PROG_TYPE_CGROUP_DEVICE)
+            .u32(0, program_type)
             .u32(4, code.len() as u32)
             .pointer(8, code.as_ptr())
             .pointer(16, LICENSE.as_ptr())
             .name(48, name)
-            .u32(68, ATTACH_CGROUP_DEVICE);
+            .u32(68, attach_type)
+            .u32(108, function);
         let attributes = if log.is_empty() {
             attributes
         } else {
@@ -195,9 +214,9 @@ pub fn load_device_program(name: &str, code: &[Instruction]) -> io::Result<Owned
         };
         attributes.open(PROG_LOAD)
     };
-    load(&mut []).or_else(|_| {
+    attempt(&mut []).or_else(|_| {
         let mut log = vec![0u8; 64 << 10];
-        load(&mut log).map_err(|e| {
+        attempt(&mut log).map_err(|e| {
             let text = String::from_utf8_lossy(&log);
             let said = text.trim_end_matches('\0').trim_end();
             let last = said.lines().last().unwrap_or("no reason given");
@@ -207,6 +226,17 @@ pub fn load_device_program(name: &str, code: &[Instruction]) -> io::Result<Owned
             )
         })
     })
+}
+
+/// Puts a program of [`Kind::Before`] in force, for as long as the link is open or pinned.
+///
+/// # Errors
+/// As bpf(2).
+pub fn link_to_function(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // Without a name: the function was named when the program was loaded.
+    Attributes::new()
+        .fd(8, program.as_raw_fd())
+        .open(RAW_TRACEPOINT_OPEN)
 }
 
 /// Puts a device program in force for a cgroup and all below it, for as long as the link is open or pinned.

@@ -7,6 +7,10 @@
 //! answered back by one further down, as every program on the way must agree; and no group that is made later can be
 //! forgotten, as with a program for each group beside ours.
 //!
+//! That leaves what a slice opens and hands on: over a socket (SCM_RIGHTS), or taken by pidfd_getfd(2). Where the kernel
+//! can (BTF, trampolines), a second program stands before the function that the kernel asks when a process is to receive
+//! an open file (`security_file_receive`) and answers by the same two sets. Where it cannot, the wall says so.
+//!
 //! Why not by owner and mode: they name users and not slices, so that a user's program outside would have what the same
 //! user's slice has, and the driver sets them anew (NVreg_ModifyDeviceFiles).
 //!
@@ -16,11 +20,12 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::bpf::{self, Instruction, Set, instruction};
+use crate::bpf::{self, Instruction, Kind, Set, instruction};
+use crate::btf::Types;
 use crate::cgroup::{self, SliceGroup};
 use crate::{procfs, sys};
 
@@ -33,6 +38,8 @@ const FIRST_CGROUP_NAMESPACE: u64 = 0xEFFF_FFFB;
 /// More slices than one node ever has at once, two groups each.
 const MOST_GROUPS: u32 = 65_536;
 const MOST_MAJORS: u32 = 64;
+/// The pin of the program against handing on.
+const RECEIVE: &str = "receive";
 
 /// The majors as `struct bpf_cgroup_dev_ctx` has them, and the groups as `bpf_get_current_cgroup_id` gives them.
 type Majors = Set<4>;
@@ -142,6 +149,7 @@ impl Site {
         Ok(Found::Locked(Wall {
             majors: Set(open("majors")?),
             groups: Set(open("groups")?),
+            handing_on: fs::exists(self.folder.join(RECEIVE))?,
         }))
     }
 
@@ -162,11 +170,40 @@ impl Site {
         self.majors().err().map(|e| e.to_string())
     }
 
-    /// Builds the wall, or brings its majors up to date where it stands.
+    /// Builds the wall, or brings its majors up to date where it stands; and, where the kernel can, its second half,
+    /// against handing on: [`Wall::handing_on`] says whether, and the second value why not.
     ///
     /// # Errors
     /// One line: why this machine cannot be locked. Nothing is left half built.
-    pub fn lock(&self) -> io::Result<Wall> {
+    pub fn lock(&self) -> io::Result<(Wall, Option<io::Error>)> {
+        let mut wall = self.lock_opening()?;
+        let refused = match wall.handing_on {
+            true => None,
+            false => self.lock_receiving(&wall).err(),
+        };
+        wall.handing_on = refused.is_none();
+        Ok((wall, refused))
+    }
+
+    fn lock_receiving(&self, wall: &Wall) -> io::Result<()> {
+        let types = Types::of_kernel().map_err(|e| why(&e, "the kernel's types (BTF)"))?;
+        let missing = || io::Error::other("the kernel's types do not tell how it keeps files");
+        let function = types.function("security_file_receive");
+        let field = |of, name| types.field(of, name).ok_or_else(missing);
+        let fields = FileFields {
+            inode: field("file", "f_inode")? as i16,
+            mode: field("inode", "i_mode")? as i16,
+            device: field("inode", "i_rdev")? as i16,
+        };
+        let code = receive_program(wall.majors.0.as_raw_fd(), wall.groups.0.as_raw_fd(), fields);
+        let kind = Kind::Before(function.ok_or_else(missing)?);
+        let program = bpf::load(kind, "gpuslice_receive", &code)?;
+        let link = bpf::link_to_function(program.as_fd())
+            .map_err(|e| why(&e, "the program cannot be put before security_file_receive"))?;
+        bpf::pin(link.as_fd(), &self.folder.join(RECEIVE))
+    }
+
+    fn lock_opening(&self) -> io::Result<Wall> {
         if let Some(why) = self.obstacle() {
             return Err(io::Error::other(why));
         }
@@ -181,13 +218,11 @@ impl Site {
         let wall = Wall {
             majors: Set::new("gpuslice_majors", MOST_MAJORS)?,
             groups: Set::new("gpuslice_groups", MOST_GROUPS)?,
+            handing_on: false,
         };
         wall.set_majors(&wanted)?;
-        let code = program(
-            std::os::fd::AsRawFd::as_raw_fd(&wall.majors.0),
-            std::os::fd::AsRawFd::as_raw_fd(&wall.groups.0),
-        );
-        let program = bpf::load_device_program("gpuslice_wall", &code)?;
+        let code = program(wall.majors.0.as_raw_fd(), wall.groups.0.as_raw_fd());
+        let program = bpf::load(Kind::Device, "gpuslice_wall", &code)?;
         let root = cgroup::mount_point().ok_or_else(|| io::Error::other("no cgroup v2"))?;
         let root = fs::File::open(root)?;
         let link = bpf::link_to_cgroup(program.as_fd(), root.as_fd())
@@ -199,7 +234,7 @@ impl Site {
         built.map(|()| wall)
     }
 
-    fn pin(&self, wall: &Wall, link: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
+    fn pin(&self, wall: &Wall, link: BorrowedFd<'_>) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(&self.folder)?;
         bpf::pin(wall.majors.0.as_fd(), &self.folder.join("majors"))?;
         bpf::pin(wall.groups.0.as_fd(), &self.folder.join("groups"))?;
@@ -215,7 +250,7 @@ impl Site {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         };
-        for name in ["link", "groups", "majors"] {
+        for name in ["link", RECEIVE, "groups", "majors"] {
             gone(fs::remove_file(self.folder.join(name)))?;
         }
         gone(fs::remove_dir(&self.folder))
@@ -297,9 +332,15 @@ fn why(e: &io::Error, what: &str) -> io::Error {
 pub struct Wall {
     majors: Majors,
     groups: Groups,
+    handing_on: bool,
 }
 
 impl Wall {
+    /// Whether it also holds against an open device that a slice hands to a program outside.
+    pub fn handing_on(&self) -> bool {
+        self.handing_on
+    }
+
     /// The locked majors.
     ///
     /// # Errors
@@ -418,7 +459,9 @@ const MOVE_VALUE: u8 = 0xb7;
 const ADD_VALUE: u8 = 0x07;
 const AND_VALUE: u8 = 0x57;
 const SHIFT_RIGHT: u8 = 0x77;
+const LOAD_U16: u8 = 0x69;
 const LOAD_U32: u8 = 0x61;
+const LOAD_U64: u8 = 0x79;
 const LOAD_MAP: u8 = 0x18;
 const STORE_U32: u8 = 0x63;
 const STORE_U64: u8 = 0x7b;
@@ -441,7 +484,6 @@ const READ_OR_WRITE: i32 = 2 | 4;
 
 /// The device program: 0 forbids, 1 allows.
 fn program(majors: i32, groups: i32) -> Vec<Instruction> {
-    const FRAME: u8 = 10;
     let i = instruction;
     let mut code = vec![
         i(MOVE, 6, 1, 0, 0),
@@ -453,6 +495,49 @@ fn program(majors: i32, groups: i32) -> Vec<Instruction> {
         i(AND_VALUE, 3, 0, 0, READ_OR_WRITE),
         i(IF_EQUAL, 3, 0, ALLOW, 0),
         i(LOAD_U32, 2, 6, MAJOR, 0),
+    ];
+    code.extend(is_outside(majors, groups));
+    code.push(i(MOVE_VALUE, 0, 0, 0, 0));
+    code.push(i(EXIT, 0, 0, 0, 0));
+    allow_with(1, &mut code);
+    code
+}
+
+/// Where the kernel keeps what is asked of a file, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct FileFields {
+    /// Of a file: its inode.
+    inode: i16,
+    /// Of an inode: its kind and mode.
+    mode: i16,
+    /// Of an inode: the device, twelve bits of major above twenty of minor.
+    device: i16,
+}
+
+/// The program before `security_file_receive(file)`: 0 goes on to ask that function, anything else is its answer.
+fn receive_program(majors: i32, groups: i32, fields: FileFields) -> Vec<Instruction> {
+    let i = instruction;
+    let mut code = vec![
+        i(LOAD_U64, 6, 1, 0, 0),
+        i(LOAD_U64, 7, 6, fields.inode, 0),
+        i(LOAD_U16, 2, 7, fields.mode, 0),
+        i(AND_VALUE, 2, 0, 0, libc::S_IFMT as i32),
+        i(IF_NOT_EQUAL, 2, 0, ALLOW, libc::S_IFCHR as i32),
+        i(LOAD_U32, 2, 7, fields.device, 0),
+        i(SHIFT_RIGHT, 2, 0, 0, 20),
+    ];
+    code.extend(is_outside(majors, groups));
+    code.push(i(MOVE_VALUE, 0, 0, 0, -libc::EPERM));
+    code.push(i(EXIT, 0, 0, 0, 0));
+    allow_with(0, &mut code);
+    code
+}
+
+/// Goes on if register 2 holds a locked major and this process is in no slice's group.
+fn is_outside(majors: i32, groups: i32) -> [Instruction; 15] {
+    const FRAME: u8 = 10;
+    let i = instruction;
+    [
         i(STORE_U32, FRAME, 2, -4, 0),
         i(LOAD_MAP, 1, MAP_BY_FD, 0, majors),
         i(0, 0, 0, 0, 0),
@@ -468,9 +553,11 @@ fn program(majors: i32, groups: i32) -> Vec<Instruction> {
         i(ADD_VALUE, 2, 0, 0, -16),
         i(CALL, 0, 0, 0, MAP_LOOKUP),
         i(IF_NOT_EQUAL, 0, 0, ALLOW, 0),
-        i(MOVE_VALUE, 0, 0, 0, 0),
-        i(EXIT, 0, 0, 0, 0),
-    ];
+    ]
+}
+
+/// Ends a program with this answer, and leads there what is to be allowed.
+fn allow_with(answer: i32, code: &mut Vec<Instruction>) {
     // Jumps count from the instruction behind them.
     let end = code.len();
     for (at, jump) in code.iter_mut().enumerate() {
@@ -478,9 +565,8 @@ fn program(majors: i32, groups: i32) -> Vec<Instruction> {
             jump.offset = (end - at - 1) as i16;
         }
     }
-    code.push(i(MOVE_VALUE, 0, 0, 0, 1));
-    code.push(i(EXIT, 0, 0, 0, 0));
-    code
+    code.push(instruction(MOVE_VALUE, 0, 0, 0, answer));
+    code.push(instruction(EXIT, 0, 0, 0, 0));
 }
 
 /// Stands for the distance to the end, which is known when all is written.
@@ -493,10 +579,31 @@ mod tests {
     const NVIDIA: u64 = 195;
     const SLICE: u64 = 0x1_0000_0007;
 
-    /// Runs the program as the kernel does: with majors {195, 236} and one slice's group.
+    const FIELDS: FileFields = FileFields {
+        inode: 32,
+        mode: 0,
+        device: 76,
+    };
+
     fn answers(kind: u32, access: u32, major: u64, group: u64) -> u64 {
-        let context = [u64::from(access << 16 | kind), major];
-        let code = program(3, 4);
+        let context = [(0, u64::from(access << 16 | kind)), (4, major)];
+        run(&program(3, 4), &context, group)
+    }
+
+    /// What the second program answers about a file of this mode and device.
+    fn receives(mode: u32, major: u64, group: u64) -> i64 {
+        let memory = [
+            (0, 0x1000),
+            (0x1000 + 32, 0x2000),
+            (0x2000, u64::from(mode)),
+            (0x2000 + 76, major << 20 | 255),
+        ];
+        run(&receive_program(3, 4, FIELDS), &memory, group) as i64
+    }
+
+    /// Runs a program as the kernel does: with majors {195, 236}, one slice's group, and this in memory, where its
+    /// context lies at address 0.
+    fn run(code: &[Instruction], memory: &[(u64, u64)], group: u64) -> u64 {
         let (mut r, mut frame) = ([0u64; 11], [0u64; 17]);
         let mut at = 0;
         loop {
@@ -510,7 +617,10 @@ mod tests {
                 ADD_VALUE => r[to] = r[to].wrapping_add(value),
                 AND_VALUE => r[to] &= value,
                 SHIFT_RIGHT => r[to] >>= value,
-                LOAD_U32 => r[to] = context[i.offset as usize / 4],
+                LOAD_U16 | LOAD_U32 | LOAD_U64 => {
+                    let at = r[from].wrapping_add_signed(i.offset.into());
+                    r[to] = memory.iter().find(|&&(a, _)| a == at).unwrap().1;
+                }
                 STORE_U32 | STORE_U64 => frame[-i.offset as usize] = r[from],
                 LOAD_MAP => {
                     r[to] = value;
@@ -533,6 +643,18 @@ mod tests {
                 other => panic!("{other:#x}"),
             }
         }
+    }
+
+    #[test]
+    fn threat_10_only_slices_receive_an_open_device() {
+        let device = libc::S_IFCHR | 0o666;
+        for major in [NVIDIA, 236] {
+            assert_eq!(receives(device, major, 1), -i64::from(libc::EPERM));
+            assert_eq!(receives(device, major, SLICE), 0);
+            assert_eq!(receives(libc::S_IFBLK | 0o666, major, 1), 0);
+        }
+        assert_eq!(receives(device, 1, 1), 0);
+        assert_eq!(receives(libc::S_IFREG | 0o666, 0, 1), 0);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod auditor;
 pub mod backend;
 mod block;
 mod bpf;
+mod btf;
 mod caller;
 pub mod cgroup;
 pub mod device_wall;

@@ -64,6 +64,11 @@ fn locked(site: &Site, wall: &Wall) -> Check {
         Err(e) => return Check::missing(NAME, &e.to_string(), "see the message"),
     }
     match site.holders(wall) {
+        Ok(holders) if holders.is_empty() && !wall.handing_on() => Check::weak(
+            NAME,
+            "locked: only the slices that root starts can open them; but a slice can hand an open one to a program outside",
+            "gpuslice setup --lock-devices says why this kernel does not stop that",
+        ),
         Ok(holders) if holders.is_empty() => Check::fine(
             NAME,
             "locked: only the slices that root starts can open them",

@@ -338,7 +338,7 @@ fn table(report: &Report) -> String {
     }
     text += match (report.run_works, report.root) {
         (true, true) if open_to_all(report) => {
-            "`gpuslice run` works here for what it starts; it is no wall against what is started without it, while the device files are not locked\n"
+            "`gpuslice run` works here for what it starts; it is no wall against what is started without it: see \"device files\"\n"
         }
         (true, true) => "`gpuslice run` works here, as a wall between users\n",
         (true, false) => "`gpuslice run` works here, for this user's own programs\n",

@@ -192,6 +192,90 @@ fn b76_video_engines_are_refused_and_counted() {
     refused_in_a_slice(TEST, &classes);
 }
 
+/// What a trace could give away of a program, and how it is told apart from what belongs into one.
+const SECRET: u32 = 0x5ec7_e701;
+
+#[test]
+fn b11_a_trace_for_a_report_tells_no_address_process_handle_or_data() {
+    const TEST: &str = "calls::b11_a_trace_for_a_report_tells_no_address_process_handle_or_data";
+    if part().is_some() {
+        let (client, device) = raw();
+        // Data, a handle of the program's own choice, and the address at which its parameters lie.
+        let mut block = Block::new(1024);
+        block.put(0, &SECRET.to_le_bytes());
+        block.put(64, &SECRET.to_le_bytes());
+        let address = block.as_mut_ptr() as u64;
+        let unknown = client.control(device.subdevice, 0x2080_1fff, &mut block);
+        unknown.expect_err("refused");
+        let class = client.alloc_as(device.device, SECRET + 1, 0xdead, Block::new(8));
+        class.expect_err("refused");
+        let memory = device.alloc(&client, MIB, Pages::Default).expect("memory");
+        let words = [
+            SECRET.into(),
+            u64::from(SECRET) + 1,
+            client.root().into(),
+            device.device.into(),
+            device.subdevice.into(),
+            memory.into(),
+            address,
+        ];
+        println!("\nsecrets {:?} process {}", words, std::process::id());
+        return;
+    }
+    let folder = Folder::new("redacted");
+    let program = std::env::current_exe().expect("this program");
+    let traced = |name: &str, more: &[&str]| {
+        let file = folder.path().join(name);
+        let path = file.to_str().expect("a path in UTF-8");
+        let words = [
+            &["trace", "--sim", "1xH200", "--output", path],
+            more,
+            &["--"],
+        ]
+        .concat();
+        let mut trace = crate::common::command(&words);
+        trace
+            .arg(&program)
+            .args(["--exact", &format!("cases::{TEST}"), "--nocapture", "-q"])
+            .env(PART, "traced");
+        let done = finish(trace).ended(0);
+        let said = done.out.lines().find_map(|l| l.strip_prefix("secrets "));
+        let (words, process) = said
+            .expect("secrets")
+            .split_once(" process ")
+            .expect("both");
+        let words: Vec<u64> = serde_json::from_str(words).expect("numbers");
+        let process = process.to_owned();
+        (fs::read_to_string(&file).expect("a trace"), words, process)
+    };
+    let (text, words, process) = traced("report", &[]);
+    assert!(
+        text.contains("unknown (0x20801fff)") && text.contains("unknown (0xdead)"),
+        "{text}"
+    );
+    for word in words {
+        for shown in [format!("{word:x}"), format!("{word}")] {
+            assert!(!has_word(&text, &shown), "{shown} in {text}");
+        }
+    }
+    assert!(!has_word(&text, &process), "{process} in {text}");
+    let user = std::env::var("USER").unwrap_or_else(|_| "root".into());
+    for name in [user.as_str(), "deps", "--exact", "/"] {
+        assert!(!text.contains(name), "{name} in {text}");
+    }
+    // With all values they are there, so that it is not this test that does not see them.
+    let (text, words, _) = traced("values", &["--values"]);
+    for word in &words[1..6] {
+        assert!(has_word(&text, &format!("{word:x}")), "{word:x}");
+    }
+}
+
+/// Whether a text holds these letters or digits, alone or behind `0x`.
+fn has_word(text: &str, word: &str) -> bool {
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|w| w.trim_start_matches("0x") == word)
+}
+
 #[test]
 fn b17_programs_and_their_children_name_their_threads() {
     // The driver opens these of its own threads, in grandchildren too; the versions behind /proc/driver it only reads.
