@@ -133,7 +133,14 @@ impl Site {
     pub fn find(&self) -> io::Result<Found> {
         match fs::metadata(self.link()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Open),
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(Found::LockedToUs),
+            // The whole file system may be closed to this user: systemd mounts it so.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(if self.is_shut() {
+                    Found::LockedToUs
+                } else {
+                    Found::Open
+                });
+            }
             Err(e) => return Err(e),
             Ok(_) => {}
         }
@@ -151,6 +158,15 @@ impl Site {
             groups: Set(open("groups")?),
             handing_on: fs::exists(self.folder.join(RECEIVE))?,
         }))
+    }
+
+    /// Whether a device is kept from this process by a control group, and not by its owner and mode: that is `EACCES`.
+    fn is_shut(&self) -> bool {
+        let opened = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.sample());
+        opened.is_err_and(|e| e.raw_os_error() == Some(libc::EPERM))
     }
 
     /// Why this machine cannot be locked by this process now, if it cannot.

@@ -183,12 +183,27 @@ fn on_a_locked_node_an_ordinary_users_run_says_whose_it_is() {
     let Some(device) = Device::new("users") else {
         return;
     };
-    device.setup(&["--lock-devices"]).ended(0);
     let as_user = |words: &[&str]| {
         let mut run = command(words);
         run.uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR");
         finish(run)
     };
+    // Whatever the mode of the BPF file system is: an open device is told from a locked one.
+    let words = ["setup", "--json", "--device", device.name()];
+    assert_eq!(as_user(&words).ended(0).json()["device_files"], "open");
+    device.setup(&["--lock-devices"]).ended(0);
+    let files = Path::new("/sys/fs/bpf");
+    let mode = fs::metadata(files).expect("mounted").permissions();
+    for bits in [0o700, 0o755] {
+        fs::set_permissions(files, fs::Permissions::from_mode(bits)).expect("a mode");
+        let seen = as_user(&words).ended(0).json();
+        assert_eq!(seen["device_files"], "locked_to_us", "{bits:o}");
+    }
+    device.setup(&["--unlock-devices"]).ended(0);
+    fs::set_permissions(files, fs::Permissions::from_mode(0o700)).expect("a mode");
+    assert_eq!(as_user(&words).ended(0).json()["device_files"], "open");
+    fs::set_permissions(files, mode).expect("a mode");
+    device.setup(&["--lock-devices"]).ended(0);
     let run = [
         "run",
         "--sim",
