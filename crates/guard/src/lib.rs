@@ -29,4 +29,5 @@ pub mod sys;
 pub mod tenant;
 pub mod trace;
 pub mod unknown;
+mod wall_program;
 pub mod workers;
