@@ -31,6 +31,8 @@ pub enum Command {
     Probe(ProbeOptions),
     /// Say which isolation this node has, and why not
     Doctor(NodeOptions),
+    /// Lock the driver's device files to all but slices, and say whether they are
+    Setup(SetupOptions),
     /// List the slices that live on this node
     Ps(PsOptions),
     /// Run a command with a line for every driver call, to send with a bug report
@@ -118,9 +120,31 @@ pub struct RunOptions {
     /// Take one wall away (simulated GPUs only), to see what it is for
     #[arg(long, value_name = "WALL", hide = true)]
     pub without: Option<String>,
+    /// The device of a wall for tests
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub device: Option<PathBuf>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct SetupOptions {
+    /// Let nothing but slices open the driver's device files, until the node is restarted (as root)
+    #[arg(long, conflicts_with = "unlock_devices")]
+    pub lock_devices: bool,
+    /// Let everybody open them again, as far as their owner and mode do (as root)
+    #[arg(long, conflicts_with = "check")]
+    pub unlock_devices: bool,
+    /// Try it: open a device file outside of any slice and inside of one (as root)
+    #[arg(long)]
+    pub check: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Lock another device, for tests
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub device: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -147,6 +171,9 @@ pub struct NodeOptions {
     /// Look at simulated GPUs: 1xH200, 2xH200, or the socket of a running simulated node
     #[arg(long, value_name = "SPEC")]
     pub sim: Option<String>,
+    /// The device of a wall for tests
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub device: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ mod probe;
 mod ps;
 mod run;
 mod say;
+mod setup;
 mod sim;
 mod trace;
 
@@ -67,7 +68,12 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Run(options) => run::run(&options),
         Command::Sim { spec, command } => sim::run(&spec, &command),
         Command::Probe(options) => probe::run(&options),
-        Command::Doctor(options) => doctor::run(options.sim.as_deref(), options.json),
+        Command::Doctor(options) => doctor::run(
+            options.sim.as_deref(),
+            options.json,
+            options.device.as_deref(),
+        ),
+        Command::Setup(options) => setup::run(&options),
         Command::Ps(options) => ps::run(options.sim.as_deref(), options.json),
         Command::Trace(options) => trace::run(&options),
         Command::Completions { shell } => manual::completions(shell),
@@ -93,7 +99,7 @@ fn helper(config: i32, socket: i32, lease: i32) -> Result<u8, Failure> {
         // The tenant is a child of this process: with them it could speak for its helper, or give its quota up.
         guard::sys::close_on_exec(fd.as_fd()).map(|()| fd)
     };
-    let (config, socket, _lease) = (mine(config)?, mine(socket)?, mine(lease)?);
+    let (config, socket, lease) = (mine(config)?, mine(socket)?, mine(lease)?);
     let config = guard::helper::read_config(config)?;
     let backend = backend::open(config.sim.as_deref())?;
     let trace = match &config.trace {
@@ -101,6 +107,6 @@ fn helper(config: i32, socket: i32, lease: i32) -> Result<u8, Failure> {
             as Box<dyn guard::trace::Trace>),
         None => None,
     };
-    let code = guard::helper::run(config, backend, socket, trace);
+    let code = guard::helper::run(config, backend, socket, lease, trace);
     Ok(u8::try_from(code).unwrap_or(OWN_FAILURE))
 }

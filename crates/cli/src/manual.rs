@@ -11,7 +11,8 @@ use crate::{Failure, say};
 /// The last section of the manual page.
 const EXIT_STATUS: &str = r#".SH "EXIT STATUS"
 run, sim and trace end with the status of their command: 128 and the number of the signal if a signal ended it, 126 if it
-cannot be executed, 127 if it is not found. demo ends with 1 if a wall fell, doctor with 1 if run does not work here.
+cannot be executed, 127 if it is not found. demo ends with 1 if a wall fell, doctor with 1 if run does not work here, setup with
+1 if what --check tried did not hold.
 125 is a failure of gpuslice itself, which standard error tells in one line.
 "#;
 

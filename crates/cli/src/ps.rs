@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use guard::registry::{Entry, Registry};
+use guard::unknown::{Counts, Unknown};
 use policy::units::Bytes;
 use serde::Serialize;
 
@@ -17,7 +18,31 @@ struct Slice {
     user: String,
     uid: u32,
     gpus: Vec<Quota>,
+    /// Calls that this version does not know and refused.
+    unknown_calls: Vec<UnknownCall>,
     command: String,
+}
+
+/// A call that this version does not know.
+#[derive(Debug, Serialize)]
+pub struct UnknownCall {
+    /// `ioctl`, `uvm`, `class` or `control`.
+    kind: &'static str,
+    /// In hexadecimal.
+    number: String,
+    count: u64,
+}
+
+impl UnknownCall {
+    /// Those of some slices.
+    pub fn list(counts: &Counts) -> Vec<UnknownCall> {
+        let call = |&(what, count): &(Unknown, u64)| UnknownCall {
+            kind: what.kind(),
+            number: format!("{:#x}", what.number()),
+            count,
+        };
+        counts.iter().map(call).collect()
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -65,6 +90,7 @@ fn slice(e: Entry) -> Slice {
                 memory_bytes,
             })
             .collect(),
+        unknown_calls: UnknownCall::list(&e.unknown),
         command: e.command,
     }
 }
@@ -82,8 +108,10 @@ fn user_name(uid: u32) -> String {
 }
 
 fn table(slices: &[Slice]) -> String {
-    let mut rows = vec![["NAME", "PID", "USER", "GPU", "MEMORY", "COMMAND"].map(String::from)];
+    let mut rows =
+        vec![["NAME", "PID", "USER", "GPU", "MEMORY", "UNKNOWN", "COMMAND"].map(String::from)];
     for s in slices {
+        let unknown: u64 = s.unknown_calls.iter().map(|u| u.count).sum();
         for (i, q) in s.gpus.iter().enumerate() {
             let first = |text: String| if i == 0 { text } else { String::new() };
             rows.push([
@@ -92,6 +120,7 @@ fn table(slices: &[Slice]) -> String {
                 first(s.user.clone()),
                 q.uuid.clone(),
                 human(Bytes(q.memory_bytes)),
+                first(unknown.to_string()),
                 first(printable(&s.command)),
             ]);
         }
@@ -102,13 +131,13 @@ fn table(slices: &[Slice]) -> String {
             .max()
             .unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..5).map(width).collect();
+    let widths: Vec<usize> = (0..6).map(width).collect();
     let mut text = String::new();
     for row in &rows {
         for (cell, &w) in row.iter().zip(&widths) {
             text += &format!("{cell:w$}  ");
         }
-        text += &row[5];
+        text += &row[6];
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
@@ -140,6 +169,10 @@ mod tests {
             user: "u".into(),
             uid: 1,
             gpus: vec![quota("GPU-1"), quota("GPU-2")],
+            unknown_calls: UnknownCall::list(&vec![
+                (Unknown::Class(0xdead), 2),
+                (Unknown::Control(1), 1),
+            ]),
             command: "sh -c \x1b[2J".into(),
         }]);
         let lines: Vec<&str> = text.lines().collect();
@@ -148,7 +181,7 @@ mod tests {
             lines[1].split_whitespace().collect::<Vec<_>>()[..5],
             ["a", "7", "u", "GPU-1", "1.50"]
         );
-        assert!(lines[1].ends_with("sh -c ?[2J"));
+        assert!(lines[1].ends_with(" GiB  3        sh -c ?[2J"), "{text}");
         assert_eq!(
             lines[2].split_whitespace().collect::<Vec<_>>(),
             ["GPU-2", "1.50", "GiB"]

@@ -2,8 +2,11 @@
 
 use std::ffi::{CStr, CString, OsString};
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
+use guard::backend::Backend;
+use guard::device_wall::{Found, Place, Site};
 use guard::helper::{self, HelperConfig};
 use guard::privilege::User;
 use guard::registry::{Ask, Registry, valid_name};
@@ -26,12 +29,15 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
     require_guard(options.isolation)?;
     let walls = walls(options)?;
     let (_, uid) = sys::uids();
+    let inherited = open_descriptors()?;
     let user = user(options, uid)?;
     let node = sim::asked(options.sim.as_deref())
         .map(|asked| sim::Node::get(&asked))
         .transpose()?;
     let sim: Option<PathBuf> = node.as_ref().map(|n| n.socket().to_owned());
+    let place = place(options.device.as_deref(), sim.is_none(), uid)?;
     let driver = backend::open(sim.as_deref())?;
+    refuse_inherited(&inherited, driver.as_ref())?;
     rmcall::branch_of(driver.as_ref())?;
     // Our own client lives only as long as the question: the helper becomes one of its own.
     let cards: Vec<Gpu> = OwnClient::open(driver).map_err(not_served)?.gpus().to_vec();
@@ -72,9 +78,61 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
         walls,
         report_only: options.audit_report_only,
         trace,
+        cgroup: place.as_ref().map(|p| p.tenant().to_owned()),
     };
     let code = supervisor::run(&config, &lease)?;
     Ok(u8::try_from(code).unwrap_or(crate::OWN_FAILURE))
+}
+
+/// The slice's control groups. On a locked node they are what may open the device files, so there is no slice without;
+/// elsewhere they end a tenant at once, and where they cannot be had its processes are found one by one.
+fn place(device: Option<&Path>, real_cards: bool, uid: u32) -> Result<Option<Place>, Failure> {
+    if real_cards || device.is_some() {
+        let site = Site::new(device);
+        match site.find()? {
+            Found::Locked(wall) => {
+                // The driver's modules may have been loaded again, under other numbers.
+                wall.set_majors(&site.majors()?)?;
+                let place = Place::within(wall).map_err(|e| {
+                    format!("the device files of this node are locked to all but slices, and no control group for this slice can be had: {e}")
+                })?;
+                return Ok(Some(place));
+            }
+            Found::LockedToUs => {
+                return Err("the device files of this node are locked to the slices that root starts: use `sudo gpuslice run`, or have root say `gpuslice setup --unlock-devices`".into());
+            }
+            Found::Open if uid == 0 => say::note(format_args!(
+                "gpuslice: the device files are not locked: programs that are started without gpuslice are outside of this wall (`gpuslice setup --lock-devices`)"
+            )),
+            Found::Open => {}
+        }
+    }
+    Ok(Place::without_wall().ok())
+}
+
+/// Numbers of the descriptors that this process has. Asked before it opens any, they are those that it was started with.
+fn open_descriptors() -> io::Result<Vec<i32>> {
+    let entries = std::fs::read_dir("/proc/self/fd")?;
+    let number = |e: std::fs::DirEntry| e.file_name().to_str()?.parse().ok();
+    Ok(entries.flatten().filter_map(number).collect())
+}
+
+/// A file of the driver that was opened outside of the slice would come into it uncharged.
+fn refuse_inherited(numbers: &[i32], driver: &dyn Backend) -> Result<(), Failure> {
+    let own = sys::pidfd_open(std::process::id() as i32, 0)?;
+    for &number in numbers {
+        // That of the question itself is closed again.
+        let Ok(fd) = sys::pidfd_getfd(own.as_fd(), number) else {
+            continue;
+        };
+        if let Some(node) = driver.classify(fd.as_fd())? {
+            return Err(format!(
+                "gpuslice was started with descriptor {number}, an open file of the driver ({node:?}), and what is open already is outside of the slice: close it (in a shell: {number}>&-)"
+            )
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// Why the driver does not serve us: most often since a slice is round us, which only its own programs' calls leave.

@@ -36,6 +36,7 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
         audit_report_only: true,
         sim: options.sim.clone(),
         without: None,
+        device: None,
         command: options.command.clone(),
     };
     let output = options

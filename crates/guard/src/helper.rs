@@ -21,8 +21,9 @@ use crate::rmcall::{OwnClient, OwnFiles, branch_of};
 use crate::sys::{self, Tid};
 use crate::tenant::{SliceDevice, Tenant, Walls};
 use crate::trace::{Trace, TraceConfig};
+use crate::unknown::Board;
 use crate::workers::{self, Pool};
-use crate::{filter, limits, sandbox};
+use crate::{cgroup, filter, limits, sandbox};
 
 /// What a helper is told by its supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,6 +52,8 @@ pub struct HelperConfig {
     pub report_only: bool,
     /// Every call is to be shown.
     pub trace: Option<TraceConfig>,
+    /// The control group of the command and all that it starts.
+    pub cgroup: Option<std::path::PathBuf>,
 }
 
 /// What a helper tells its supervisor.
@@ -103,9 +106,10 @@ pub fn run(
     config: HelperConfig,
     backend: Arc<dyn Backend>,
     supervisor: OwnedFd,
+    lease: OwnedFd,
     trace: Option<Box<dyn Trace>>,
 ) -> i32 {
-    match Helper::start(config, backend, &supervisor, trace) {
+    match Helper::start(config, backend, &supervisor, lease, trace) {
         Ok(mut helper) => {
             let status = helper.serve(&supervisor);
             if let Some(trace) = &helper.tenant.trace {
@@ -130,6 +134,10 @@ struct Helper {
     listener: OwnedFd,
     child: Tid,
     signals: OwnedFd,
+    /// Kills the tenant's group.
+    killer: Option<std::fs::File>,
+    /// Where the calls that are not known are shown. It is the lease too.
+    board: Board,
 }
 
 impl Helper {
@@ -137,8 +145,10 @@ impl Helper {
         config: HelperConfig,
         backend: Arc<dyn Backend>,
         supervisor: &OwnedFd,
+        lease: OwnedFd,
         trace: Option<Box<dyn Trace>>,
     ) -> io::Result<Helper> {
+        let board = Board::behind(lease.into())?;
         let supervisor_pid = sys::parent();
         sys::small_heap();
         sys::raise_descriptor_limit();
@@ -172,6 +182,7 @@ impl Helper {
             tenant_process(&config, &filter, install, &theirs);
         };
         drop(theirs);
+        let killer = config.cgroup.as_deref().map(cgroup::killer).transpose()?;
         // The command's input and output are its own: where it closes them, nobody may wait for us.
         sys::to_null(libc::STDIN_FILENO)?;
         sys::to_null(libc::STDOUT_FILENO)?;
@@ -220,6 +231,8 @@ impl Helper {
             listener,
             child,
             signals,
+            killer,
+            board,
         })
     }
 
@@ -276,6 +289,7 @@ impl Helper {
                     Some(code) => code,
                     None => sys::wait_for(self.child).unwrap_or_default(),
                 };
+                self.show_unknown();
                 if !told {
                     self.report(supervisor, &Report::Finished(code));
                 }
@@ -294,6 +308,9 @@ impl Helper {
                     return 125;
                 }
             }
+            if wake != 0 || audit_due.is_some_and(|t| t <= Instant::now()) {
+                self.show_unknown();
+            }
             let due = audit_due.is_some_and(|t| t <= Instant::now());
             if due && let Some(why) = self.tenant.condemned() {
                 // Until nobody is left: a program that forks faster than it is found may outlive one attempt.
@@ -301,13 +318,18 @@ impl Helper {
                 audit_due = Some(Instant::now() + AUDIT_EVERY);
             } else if due {
                 // What the last audit found is looked at again, and one that is held up is looked after.
-                let again = tenant.processes().was_active() || self.auditor.is_occupied();
+                let again = self.tenant.processes().was_active() || self.auditor.is_occupied();
                 if again {
                     self.auditor.ask(Look::Audit);
                 }
                 audit_due = again.then(|| Instant::now() + AUDIT_EVERY);
             }
         }
+    }
+
+    fn show_unknown(&mut self) {
+        // A full disk ends no tenant; the user was told each once.
+        let _written = self.board.write(&self.tenant.unknown_calls());
     }
 
     fn report(&self, supervisor: &OwnedFd, report: &Report) {
@@ -317,9 +339,12 @@ impl Helper {
             && let Report::Condemned(why) = report
         {
             self.tenant.say(&format!("ending the tenant: {why}"));
-            for process in self.tenant.processes().alive() {
-                // It may have ended in this moment. Whoever is left has no listener any more: its GPU calls fail.
-                let _sent = sys::kill(process, libc::SIGKILL);
+            let killed = self.killer.as_ref().map(cgroup::kill_all);
+            if !matches!(killed, Some(Ok(()))) {
+                for process in self.tenant.processes().alive() {
+                    // It may have ended in this moment. Whoever is left has no listener any more: its GPU calls fail.
+                    let _sent = sys::kill(process, libc::SIGKILL);
+                }
             }
             std::process::exit(125);
         }
@@ -390,6 +415,14 @@ fn tenant_process(
         let _told = sys::send_message(helper.as_fd(), why.as_bytes(), None);
         std::process::exit(125)
     };
+    if let Some(group) = &config.cgroup
+        && let Err(e) = cgroup::join(group)
+    {
+        fail(format!(
+            "the command cannot enter its control group {}: {e}",
+            group.display()
+        ));
+    }
     if let Err(e) = privilege::become_tenant(config.user.as_ref()) {
         fail(format!("cannot become the tenant's user: {e}"));
     }

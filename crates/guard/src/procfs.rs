@@ -42,6 +42,19 @@ pub fn parse_major(devices: &str, name: &str) -> Option<u32> {
     })
 }
 
+/// All character devices in `/proc/devices` whose name begins with this: name and major number.
+pub fn parse_majors(devices: &str, prefix: &str) -> Vec<(String, u32)> {
+    let characters = devices.split("Block devices").next().unwrap_or_default();
+    let lines = characters.lines().filter_map(|line| {
+        let (major, device) = line.trim().split_once(' ')?;
+        let device = device.trim();
+        device
+            .starts_with(prefix)
+            .then_some((device.to_owned(), major.parse().ok()?))
+    });
+    lines.collect()
+}
+
 /// The version in `/proc/driver/nvidia/version`: the first word of digits and dots after "Kernel Module".
 pub fn parse_driver_version(text: &str) -> Option<String> {
     let line = text.lines().next()?;
@@ -94,6 +107,11 @@ mod tests {
         let text = "Character devices:\n195 nvidia\n195 nvidiactl\n236 nvidia-uvm\n237 nvidia-caps\n\nBlock devices:\n";
         assert_eq!(parse_major(text, "nvidia-uvm"), Some(236));
         assert_eq!(parse_major(text, "nvidia-u"), None);
+        let text = "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  9 nvidia-x\n";
+        assert_eq!(
+            parse_majors(text, "nvidia"),
+            [("nvidia".to_owned(), 195), ("nvidia-uvm".to_owned(), 511)]
+        );
     }
 
     #[test]

@@ -16,11 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::rmcall::Gpu;
 use crate::sys;
+use crate::tenant::MOST_UNKNOWN;
+use crate::unknown::{self, Counts};
 
 /// Version of the tenants' files.
 const VERSION: u32 = 2;
 /// First user id of helpers started by root: far above what login tools hand out. One per live tenant.
 const FIRST_HELPER_UID: u32 = 2_000_000_000;
+
+/// The file with what slices that have ended met.
+const REMEMBERED: &str = "unknown-calls";
 
 /// What a tenant's file holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +46,9 @@ pub struct Entry {
     pub helper_uid: Option<u32>,
     /// The command, for people.
     pub command: String,
+    /// Calls that the tables do not know, as its helper counts them.
+    #[serde(skip)]
+    pub unknown: Counts,
 }
 
 /// The registry of a node.
@@ -160,13 +168,16 @@ impl Registry {
             let Ok(file) = File::open(&path) else {
                 continue;
             };
-            if flock(&file, libc::LOCK_SH | libc::LOCK_NB).is_ok() {
-                // Nobody holds it: its processes have ended, however they did.
+            let dead = flock(&file, libc::LOCK_SH | libc::LOCK_NB).is_ok();
+            if dead {
+                // Nobody holds it: its processes have ended, however they did. What they met stays known.
+                self.remember(&fs::read_to_string(&path).unwrap_or_default());
                 fs::remove_file(&path)?;
                 continue;
             }
-            let text = fs::read_to_string(&path)?;
-            let parsed: Entry = serde_json::from_str(&text).map_err(|e| {
+            let (text, unknown) = read_whole(&path)?;
+            let entry = text.lines().next().unwrap_or_default();
+            let mut parsed: Entry = serde_json::from_str(entry).map_err(|e| {
                 io::Error::other(format!(
                     "the registry's file {} cannot be read ({e}): another version of gpuslice may have written it; end its slice first",
                     path.display()
@@ -179,10 +190,47 @@ impl Registry {
                     parsed.version
                 )));
             }
+            parsed.unknown = unknown;
             live.push(parsed);
         }
         live.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(live)
+    }
+
+    /// Calls that the tables do not know, of all slices that live or have ended since the node started.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn unknown_calls(&self) -> io::Result<Counts> {
+        let _locked = self.lock()?;
+        let live = self.live()?;
+        let mut all = self.remembered();
+        for entry in &live {
+            unknown::add(&mut all, &entry.unknown, MOST_UNKNOWN);
+        }
+        Ok(all)
+    }
+
+    fn remembered(&self) -> Counts {
+        let text = fs::read_to_string(self.folder.join(REMEMBERED)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Adds the counts in the file of a slice that has ended. The folder is locked.
+    fn remember(&self, file: &str) {
+        let counts = unknown::parse(file).unwrap_or_default();
+        if counts.is_empty() {
+            return;
+        }
+        let mut all = self.remembered();
+        unknown::add(&mut all, &counts, MOST_UNKNOWN);
+        let write = || {
+            let new = self.folder.join("unknown-calls.new");
+            fs::write(&new, serde_json::to_vec(&all)?)?;
+            fs::rename(new, self.folder.join(REMEMBERED))
+        };
+        // For people who wonder; no slice depends on it.
+        let _written: io::Result<()> = write();
     }
 
     /// Grants a slice, or says what is free.
@@ -241,6 +289,7 @@ impl Registry {
             channels,
             helper_uid,
             command: ask.command.clone(),
+            unknown: Counts::new(),
         };
         let path = self.folder.join(format!("{}.tenant", ask.name));
         let mut file = OpenOptions::new()
@@ -254,6 +303,20 @@ impl Registry {
         file.write_all(&serde_json::to_vec(&entry)?)?;
         Ok(Lease { file, entry })
     }
+}
+
+/// Reads a live tenant's file, again if its helper was writing it.
+fn read_whole(path: &Path) -> io::Result<(String, Counts)> {
+    const ATTEMPTS: u32 = 20;
+    let mut text = String::new();
+    for _ in 0..ATTEMPTS {
+        text = fs::read_to_string(path)?;
+        if let Some(unknown) = unknown::parse(&text) {
+            return Ok((text, unknown));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok((text, Counts::new()))
 }
 
 /// Whether a runtime folder is what its variable promises: absolute and the user's own. After `su` it is another's.

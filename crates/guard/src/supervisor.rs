@@ -1,10 +1,14 @@
 //! `gpuslice run`: grants a slice, starts its helper, waits for the command, ends the tenant if it must.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use crate::cgroup;
 use crate::helper::{HelperConfig, Report};
 use crate::registry::Lease;
 use crate::sys::{self, Tid};
@@ -41,7 +45,12 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
         .collect();
     let helper = start_helper(config, lease, &theirs)?;
     drop(theirs);
+    let group = config.cgroup.as_deref().map(|folder| {
+        let killer = cgroup::killer(folder)?;
+        Ok::<_, io::Error>((folder.to_owned(), killer))
+    });
     let mut run = Run {
+        group: group.transpose()?,
         helper,
         others,
         command: None,
@@ -74,7 +83,12 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
     }
 }
 
+/// Killed processes end as soon as the kernel comes to them; one that does not hangs in a driver.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 struct Run {
+    /// The tenant's control group, and what kills it.
+    group: Option<(PathBuf, File)>,
     helper: Tid,
     /// Children that were there before the helper.
     others: Vec<Tid>,
@@ -127,13 +141,25 @@ impl Run {
 
     /// Ends every program of the tenant; the helper sees the last one go.
     fn kill_tenant(&self) {
-        kill_below(self.helper, &[]);
+        if !self.kill_group() {
+            kill_below(self.helper, &[]);
+        }
+    }
+
+    /// Kills the tenant's group at once, whatever forks in it; false where it has none.
+    fn kill_group(&self) -> bool {
+        let Some((folder, killer)) = &self.group else {
+            return false;
+        };
+        cgroup::kill_all(killer).is_ok() && cgroup::wait_until_empty(folder, PATIENCE)
     }
 
     /// The helper is the tenant's identity with the driver: without it the tenant ends.
     fn helper_gone(&self) -> i32 {
         // Its children are ours once all of its threads have ended. It may have been waited for already.
         let _ended = sys::wait_for(self.helper);
+        self.kill_group();
+        // What else is there, and the dead of the group, which are ours to wait for.
         kill_below(std::process::id() as Tid, &self.others);
         if !self.condemned {
             eprintln!("gpuslice: the tenant's helper died; its programs were ended");

@@ -24,6 +24,8 @@ use crate::limits::Refusals;
 use crate::rmcall::{self, Gpu, OwnClient};
 use crate::sys::{self, Tid};
 use crate::trace::Trace;
+use crate::unknown::Counts;
+pub use crate::unknown::Unknown;
 
 /// The walls of a slice. All stand; on a simulated GPU one can be taken away to show what it is for
 /// (`demo --without`).
@@ -114,21 +116,8 @@ pub struct SliceDevice {
     pub quota: Bytes,
 }
 
-/// Calls that the table does not know, counted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Unknown {
-    /// A frontend ioctl by number.
-    Escape(u8),
-    /// A UVM request.
-    Uvm(u32),
-    /// A class.
-    Class(u32),
-    /// A control.
-    Control(u32),
-}
-
 /// No program makes so many different calls that the table lacks; what makes more is not worth counting.
-const MOST_UNKNOWN: usize = 1024;
+pub(crate) const MOST_UNKNOWN: usize = 1024;
 
 const ORDER_SHARDS: usize = 64;
 
@@ -289,11 +278,23 @@ impl Tenant {
         *n += 1;
         if *n == 1 {
             drop(unknown);
-            self.say(&format!(
-                "refused a call that this version does not know ({what:x?}, branch {}); if a program needs it, send `gpuslice trace -- PROGRAM` with a bug report",
-                self.abi.branch()
-            ));
+            self.say(&match what.engine() {
+                Some(engine) => format!(
+                    "refused {what}: {engine} cannot be used in a slice of this version, which divides the memory of CUDA programs"
+                ),
+                None => format!(
+                    "refused a call that this version does not know ({what}, branch {}); if a program needs it, send `gpuslice trace -- PROGRAM` with a bug report",
+                    self.abi.branch()
+                ),
+            });
         }
+    }
+
+    /// The calls that the table does not know, and how often each was made.
+    pub fn unknown_calls(&self) -> Counts {
+        let mut counts: Counts = lock(&self.unknown).iter().map(|(&w, &n)| (w, n)).collect();
+        counts.sort_unstable();
+        counts
     }
 
     /// One line to the user.

@@ -57,6 +57,7 @@ fn entry() -> impl Strategy<Value = Entry> + Clone {
                 channels,
                 helper_uid,
                 command,
+                unknown: Vec::new(),
             },
         )
 }

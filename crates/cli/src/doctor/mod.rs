@@ -1,18 +1,20 @@
 //! `gpuslice doctor`: which isolation this node has, and why not.
 
+mod devices;
 mod kernel;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use guard::backend::Backend;
 use guard::registry::{Entry, Registry};
 use guard::rmcall::{Gpu, OwnClient};
 use guard::sys;
+use guard::unknown::Counts;
 use policy::units::Bytes;
 use serde::Serialize;
 
+use crate::ps::UnknownCall;
 use crate::{Failure, backend, human, say, sim};
 
 /// What one check found.
@@ -86,27 +88,39 @@ struct Report {
     root: bool,
     checks: Vec<Check>,
     gpus: Vec<Card>,
+    /// Calls that this version does not know and refused, in slices that live or have ended.
+    unknown_calls: Vec<UnknownCall>,
 }
 
 /// Prints the report; 0 if `run` would work.
 ///
 /// # Errors
 /// The simulated node that was asked for cannot be had.
-pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
+pub fn run(asked_sim: Option<&str>, json: bool, device: Option<&Path>) -> Result<u8, Failure> {
+    // Where the devices are locked to slices, this process is in the group of one from here on.
+    let mut _place = None;
     // Before anything else: these fork, and a fork wants one thread and nothing open.
     let mut checks = kernel::checks();
     let node = sim::asked(asked_sim)
         .map(|asked| sim::Node::get(&asked))
         .transpose()?;
     let mut gpus = Vec::new();
+    let mut driver_version = "unknown".to_owned();
     match backend::open(node.as_ref().map(sim::Node::socket)) {
         Ok(driver) => {
             let branch = branch(driver.as_ref());
             let known = branch.state != State::Missing;
             checks.push(branch);
+            if let Ok(version) = driver.driver_version() {
+                driver_version = version;
+            }
+            if node.is_none() || device.is_some() {
+                let (check, place) = devices::check(device);
+                checks.push(check);
+                _place = place;
+            }
             if node.is_none() {
                 checks.extend(fs::read_to_string(DRIVER_VERSION_FILE).map(|text| module(&text)));
-                checks.push(device_files());
                 checks.extend(heterogeneous_memory());
             }
             match OwnClient::open(driver) {
@@ -136,17 +150,19 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
         Some(node) => node.registry(),
         None => Registry::of_machine(),
     };
-    let tenants = match registry.and_then(|r| r.tenants()) {
-        Ok(tenants) => tenants,
+    let asked = registry.and_then(|r| Ok((r.tenants()?, r.unknown_calls()?)));
+    let (tenants, unknown) = match asked {
+        Ok(answers) => answers,
         Err(e) => {
             checks.push(Check::missing(
                 "registry",
                 &e.to_string(),
                 "see the message",
             ));
-            Vec::new()
+            Default::default()
         }
     };
+    checks.push(unknown_calls(&unknown, &driver_version));
     let root = sys::uids().1 == 0;
     checks.extend(isolation(root, &checks));
     let run_works = checks.iter().all(|c| c.state != State::Missing);
@@ -156,6 +172,7 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
         root,
         checks,
         gpus,
+        unknown_calls: UnknownCall::list(&unknown),
     };
     let text = if json {
         serde_json::to_string(&report)? + "\n"
@@ -208,62 +225,12 @@ fn module(version: &str) -> Check {
     }
 }
 
-/// Name of the check on `/dev`.
-const DEVICE_FILES: &str = "device files";
-
-/// Whether anybody can open the driver's files and so run past any tool.
+/// Whether programs that are started without gpuslice can open the driver's files, and so run past any tool.
 fn open_to_all(report: &Report) -> bool {
     report
         .checks
         .iter()
-        .any(|c| c.name == DEVICE_FILES && c.state == State::Weak)
-}
-
-/// Who can open the driver's files can use the whole card without us.
-fn device_files() -> Check {
-    const NAME: &str = DEVICE_FILES;
-    let Ok(entries) = fs::read_dir("/dev") else {
-        return Check::missing(NAME, "/dev cannot be read", "mount it");
-    };
-    let mut modes: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let card = name
-            .strip_prefix("nvidia")
-            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-        if (card || name == "nvidiactl" || name == "nvidia-uvm")
-            && let Ok(meta) = entry.metadata()
-        {
-            modes
-                .entry(meta.permissions().mode() & 0o777)
-                .or_default()
-                .push(name);
-        }
-    }
-    if modes.is_empty() {
-        return Check::missing(
-            NAME,
-            "there are none in /dev",
-            "make them (nvidia-modprobe), or give them to this container",
-        );
-    }
-    let found: Vec<String> = modes
-        .iter_mut()
-        .map(|(mode, names)| {
-            names.sort();
-            format!("{} {mode:04o}", names.join(" "))
-        })
-        .collect();
-    let found = found.join(", ");
-    if modes.keys().any(|mode| mode & 0o006 == 0o006) {
-        Check::weak(
-            NAME,
-            &format!("{found}: anyone can bypass this node by starting a program without gpuslice"),
-            "let only people you trust log in here, and give the others containers without the device files",
-        )
-    } else {
-        Check::fine(NAME, &found)
-    }
+        .any(|c| c.name == devices::NAME && c.state == State::Weak)
 }
 
 /// With HMM ordinary host memory can move to the card. Every file is opened with it off; the parameter is the second lock.
@@ -274,6 +241,33 @@ fn heterogeneous_memory() -> Option<Check> {
         _ => "off in every slice; the node's parameter uvm_disable_hmm leaves it on outside",
     };
     Some(Check::fine("HMM", found))
+}
+
+/// What slices were refused since the tables do not know it, and what to report.
+fn unknown_calls(counts: &Counts, driver_version: &str) -> Check {
+    const NAME: &str = "unknown calls";
+    const SHOWN: usize = 8;
+    if counts.is_empty() {
+        return Check::fine(NAME, "none refused");
+    }
+    let mut most = counts.clone();
+    most.sort_by_key(|&(what, count)| (std::cmp::Reverse(count), what));
+    let mut found: Vec<String> = most
+        .iter()
+        .take(SHOWN)
+        .map(|(what, count)| match what.engine() {
+            Some(engine) => format!("{what} ({engine}) x {count}"),
+            None => format!("{what} x {count}"),
+        })
+        .collect();
+    if most.len() > SHOWN {
+        found.push(format!("{} more (--json)", most.len() - SHOWN));
+    }
+    Check::weak(
+        NAME,
+        &format!("refused, driver {driver_version}: {}", found.join(", ")),
+        "if a program fails by it, report this line with `gpuslice trace --output FILE -- PROGRAM`, which leaves out addresses, handles and data",
+    )
 }
 
 fn cards(gpus: &[Gpu]) -> Check {
@@ -370,7 +364,7 @@ fn table(report: &Report) -> String {
     }
     text += match (report.run_works, report.root) {
         (true, true) if open_to_all(report) => {
-            "`gpuslice run` works here for what it starts; it is no wall while the device files are open to all\n"
+            "`gpuslice run` works here for what it starts; it is no wall against what is started without it: see \"device files\"\n"
         }
         (true, true) => "`gpuslice run` works here, as a wall between users\n",
         (true, false) => "`gpuslice run` works here, for this user's own programs\n",

@@ -5,3 +5,4 @@ mod commands;
 mod common;
 mod cuda;
 mod run;
+mod setup;
