@@ -1,5 +1,6 @@
 //! A simulated node, and tenants' programs played on it.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -55,7 +56,26 @@ impl Stage {
 
     /// Starts a tenant's program in a slice of its own on the first card.
     pub fn start(&self, name: &str, words: &[&str]) -> Program {
-        self.start_by(Command::new(BINARY), name, words)
+        self.start_by(Command::new(BINARY), name, words, QUOTA)
+    }
+
+    /// As [`Stage::start`] with another quota.
+    pub fn start_with(&self, quota: u64, name: &str, words: &[&str]) -> Program {
+        self.start_by(Command::new(BINARY), name, words, quota)
+    }
+
+    /// Names of the slices that the node's registry knows.
+    pub fn slices(&self) -> Vec<String> {
+        let listed = Command::new(BINARY)
+            .args(["ps", "--json", "--sim"])
+            .arg(&self.socket)
+            .output()
+            .unwrap();
+        let slices: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let slices = slices.as_array().unwrap().iter();
+        slices
+            .map(|slice| slice["name"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// Plays a program in a slice whose processes, the helper's too, may have so many descriptors each.
@@ -66,17 +86,17 @@ impl Stage {
             .arg(format!("ulimit -n {most}; exec \"$0\" \"$@\""))
             .arg(BINARY);
         self.serve(
-            self.start_by(shell, words[0], words),
+            self.start_by(shell, words[0], words, QUOTA),
             &Neighbours::default(),
         )
     }
 
-    fn start_by(&self, mut command: Command, name: &str, words: &[&str]) -> Program {
+    fn start_by(&self, mut command: Command, name: &str, words: &[&str], quota: u64) -> Program {
         command.args(["run", "--sim"]).arg(&self.socket).args([
             "--gpu",
             "0",
             "--memory",
-            &QUOTA.to_string(),
+            &quota.to_string(),
         ]);
         command
             .args([
@@ -86,7 +106,7 @@ impl Stage {
                 BINARY,
                 "__tenant",
                 words[0],
-                &QUOTA.to_string(),
+                &quota.to_string(),
             ])
             .args(&words[1..]);
         Program::start(command).unwrap()
@@ -173,4 +193,29 @@ pub fn assert_held(played: &Played) -> &Finding {
         finding.measured, finding.expected, finding.note
     );
     finding
+}
+
+/// The helper below a `gpuslice run`, once it is there.
+pub fn helper_of(run: u32) -> Option<u32> {
+    let command_line = |pid: u32| {
+        String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+            .into_owned()
+    };
+    let mut children = children_of(run).into_iter();
+    children.find(|&pid| command_line(pid).contains("__helper"))
+}
+
+/// The processes that have this parent.
+pub fn children_of(parent: u32) -> Vec<u32> {
+    let parent_of = |pid: u32| -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+    };
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&pid| parent_of(pid) == Some(parent)).collect()
 }

@@ -5,6 +5,7 @@
 mod attacks;
 mod cuda;
 mod fill;
+mod fuzz;
 mod honest;
 mod memory;
 mod neighbour;
@@ -127,6 +128,8 @@ const PROGRAMS: &[Entry] = &[
     ("attack_no_descriptors_left", attacks::no_descriptors_left),
     ("attack_refused_export", attacks::refused_export),
     ("hold", shapes::hold),
+    ("sentinel", neighbour::sentinel),
+    ("fuzz", fuzz::fuzz),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
