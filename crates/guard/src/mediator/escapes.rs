@@ -89,7 +89,7 @@ impl Worker<'_> {
             nr::RM_VID_HEAP_CONTROL => self.vid_heap(call),
             nr::RM_MAP_MEMORY => self.map_memory(call),
             nr::RM_MAP_MEMORY_DMA => self.map_memory_dma(call),
-            nr::REGISTER_FD => self.with_descriptor(call, layout::register_fd::CTL_FD),
+            nr::REGISTER_FD => self.with_descriptor(call, layout::register_fd::CTL_FD, ()),
             nr::CARD_INFO => self.card_info(call),
             nr::EXPORT_TO_DMABUF_FD => self.export_to_dmabuf(call),
             _ => self.plain(call),
@@ -182,6 +182,14 @@ impl Worker<'_> {
         Ok(true)
     }
 
+    /// Whether memory that was known is known still. Asked again in the order of its client's calls: another thread may
+    /// have freed it since, and made an object under its handle whose class nobody has looked at.
+    pub(super) fn still_known(&self, client: u32, memory: u32) -> bool {
+        self.tenant
+            .ledger()
+            .knows(ClientHandle(client), ObjectHandle(memory))
+    }
+
     fn free(&mut self, call: &Call) -> Outcome {
         use layout::nvos00 as l;
         self.still_waiting(call)?;
@@ -213,6 +221,11 @@ impl Worker<'_> {
         }
         self.still_waiting(call)?;
         let order = self.tenant.in_order_two(client, source);
+        let stays = self.tenant.named_clients_stay();
+        if !self.still_known(source, object) {
+            drop((order, stays));
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
         let value = self.execute(call)?;
         if self.arg.u32(l::STATUS) == Status::OK.0 {
             let added = self.tenant.ledger().add_alias(
@@ -228,7 +241,7 @@ impl Worker<'_> {
                 ));
             }
         }
-        drop(order);
+        drop((order, stays));
         self.finish(call, value)
     }
 
@@ -382,7 +395,12 @@ impl Worker<'_> {
         if !self.memory_is_known(call, client, memory)? {
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
         }
-        self.with_descriptor(call, layout::nvos33_with_fd::FD)
+        let order = self.tenant.in_order(client);
+        if !self.still_known(client, memory) {
+            drop(order);
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
+        self.with_descriptor(call, layout::nvos33_with_fd::FD, order)
     }
 
     fn map_memory_dma(&mut self, call: &Call) -> Outcome {
@@ -391,11 +409,20 @@ impl Worker<'_> {
         if !self.memory_is_known(call, client, memory)? {
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
         }
-        self.plain(call)
+        self.still_waiting(call)?;
+        let order = self.tenant.in_order(client);
+        if !self.still_known(client, memory) {
+            drop(order);
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
+        let value = self.execute(call)?;
+        drop(order);
+        self.finish(call, value)
     }
 
-    /// Executes a block with a descriptor number at `at`, resolved in the calling thread's table.
-    pub(super) fn with_descriptor(&mut self, call: &Call, at: usize) -> Outcome {
+    /// Executes a block with a descriptor number at `at`, resolved in the calling thread's table. `order` is held over
+    /// the driver's call.
+    pub(super) fn with_descriptor<O>(&mut self, call: &Call, at: usize, order: O) -> Outcome {
         use std::os::fd::AsRawFd;
         let number = self.arg.u32(at) as i32;
         let file = if number >= 0 {
@@ -408,6 +435,7 @@ impl Worker<'_> {
         }
         self.still_waiting(call)?;
         let value = self.execute(call)?;
+        drop(order);
         self.arg.restore(at, 4);
         self.finish(call, value)
     }
@@ -447,22 +475,31 @@ impl Worker<'_> {
         if !self.tenant.owns_client(client) {
             return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_CLIENT);
         }
+        let count = (self.arg.u32(l::NUM_OBJECTS) as usize).min(128);
+        let objects: Vec<u32> = (0..count)
+            .map(|i| self.arg.u32(l::HANDLES + 4 * i))
+            .collect();
+        for &object in &objects {
+            if !self.memory_is_known(call, client, object)? {
+                return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+            }
+        }
         let number = self.arg.u32(l::FD) as i32;
         let old = if number >= 0 {
             Some(call.caller.descriptor(number)?)
         } else {
             None
         };
+        self.still_waiting(call)?;
+        let order = self.tenant.in_order(client);
+        if !objects.iter().all(|&o| self.still_known(client, o)) {
+            drop(order);
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
         if let Some(old) = &old {
             use std::os::fd::AsRawFd;
             self.arg.set_u32(l::FD, old.as_raw_fd() as u32);
         }
-        let count = (self.arg.u32(l::NUM_OBJECTS) as usize).min(128);
-        let objects: Vec<u32> = (0..count)
-            .map(|i| self.arg.u32(l::HANDLES + 4 * i))
-            .collect();
-        self.still_waiting(call)?;
-        let order = self.tenant.in_order(client);
         let value = self.execute(call)?;
         let status = self.arg.u32(l::STATUS);
         let new = self.arg.u32(l::FD) as i32;

@@ -250,6 +250,10 @@ impl Worker<'_> {
         }
         self.still_waiting(call)?;
         let _order = self.tenant.in_order_two(client, uvm_shard(id));
+        let _stays = self.tenant.named_clients_stay();
+        if !self.still_known(client, memory) {
+            return Ok(Status::OBJECT_NOT_FOUND);
+        }
         self.tenant
             .backend
             .ioctl(call.file.fd(), call.request, block)?;
