@@ -503,3 +503,75 @@ impl Files {
         held
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct NoWatch;
+
+    impl FileWatch for NoWatch {
+        fn identify(&mut self, _fd: BorrowedFd<'_>) -> io::Result<FileId> {
+            Ok(FileId(0))
+        }
+
+        fn gone(&mut self) -> io::Result<Vec<FileId>> {
+            Ok(Vec::new())
+        }
+    }
+
+    const WHO: (Tid, Tid) = (10, 11);
+
+    fn files() -> Files {
+        Files::new(Box::new(NoWatch), 8)
+    }
+
+    #[test]
+    fn threat_07_a_mapping_that_came_during_a_look_is_not_judged_by_it() {
+        let (mut files, now) = (files(), Instant::now());
+        let look = files.begin_look(WHO.0, now);
+        // Charged, mapped and answered after the look at the maps, before its end.
+        files.expect_mapping(WHO, 0x1000, 0x2000, now);
+        files.mapping_done(WHO.1);
+        assert_eq!(files.end_look(look), Some(vec![(0x1000, 0x2000)]));
+        let next = files.begin_look(WHO.0, now);
+        assert_eq!(files.end_look(next), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_mapping_that_was_under_way_is_not_judged_even_if_it_ends_meanwhile() {
+        let (mut files, now) = (files(), Instant::now());
+        files.expect_mapping(WHO, 0x1000, 0x2000, now);
+        let look = files.begin_look(WHO.0, now + Duration::from_millis(1));
+        files.mapping_done(WHO.1);
+        assert_eq!(files.end_look(look), Some(vec![(0x1000, 0x2000)]));
+        // One that has not appeared for long will not.
+        files.expect_mapping(WHO, 0x1000, 0x2000, now);
+        let late = files.begin_look(WHO.0, now + MAPPING_GRACE);
+        assert_eq!(files.end_look(late), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_look_that_takes_too_long_says_nothing() {
+        let (mut files, now) = (files(), Instant::now());
+        let look = files.begin_look(WHO.0, now);
+        for _ in 0..=MOST_EXPECTED {
+            files.expect_mapping(WHO, 0x1000, 0x2000, now);
+            files.mapping_done(WHO.1);
+        }
+        assert!(files.expected.len() <= MOST_EXPECTED);
+        assert_eq!(files.end_look(look), None);
+    }
+
+    #[test]
+    fn what_is_mapped_over_is_inherited_no_more() {
+        let mut files = files();
+        files.set_inherited(WHO.0, vec![(0x1000, 0x3000)]);
+        files.cut_inherited(WHO.0, &[(0x2000, 0x1000)]);
+        assert_eq!(files.inherited(WHO.0), [(0x1000, 0x1000), (0x3000, 0x1000)]);
+        files.forget_process(WHO.0);
+        assert!(files.inherited(WHO.0).is_empty());
+    }
+}

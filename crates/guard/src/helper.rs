@@ -167,7 +167,8 @@ impl Helper {
             tenant_process(&config, &filter, install, &theirs);
         };
         drop(theirs);
-        // The command's input and output are its own: where it closes them, nobody may wait for us.
+        // What was left to the command is its own: where it closes it, nobody may wait for us.
+        sys::close_inherited()?;
         sys::to_null(libc::STDIN_FILENO)?;
         sys::to_null(libc::STDOUT_FILENO)?;
         // Before all else, since what stops the command (it is inside a slice already) is the clearest reason.

@@ -41,6 +41,7 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
         .collect();
     let helper = start_helper(config, lease, &theirs)?;
     drop(theirs);
+    sys::close_inherited()?;
     let mut run = Run {
         helper,
         others,

@@ -5,3 +5,4 @@ mod fuzz;
 mod shapes;
 mod stage;
 mod threats;
+mod threats_more;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use testkit::outside::{Finding, Line, Neighbour, Observer, Played, Program, Told};
 use testkit::raw::Node;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_gpuslice");
+/// The binary under test.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_gpuslice");
 /// A program that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Quota of a program on each card.
@@ -110,6 +111,19 @@ impl Stage {
             ])
             .args(&words[1..]);
         Program::start(command).unwrap()
+    }
+
+    /// As [`Stage::start`] by a command that sets up what the program is left.
+    pub fn start_leaving(&self, command: Command, name: &str, words: &[&str]) -> Program {
+        self.start_by(command, name, words, QUOTA)
+    }
+
+    /// Plays a program that needs nobody else, by such a command.
+    pub fn play_by(&self, command: Command, words: &[&str]) -> Played {
+        self.serve(
+            self.start_leaving(command, words[0], words),
+            &Neighbours::default(),
+        )
     }
 
     /// Plays a program that needs nobody else.

@@ -92,6 +92,9 @@ impl Worker<'_> {
             | ctrl::NV0000_OS_UNIX_EXPORT_OBJECTS_TO_FD => self.export(call, cmd, file),
             ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD
             | ctrl::NV0000_OS_UNIX_IMPORT_OBJECTS_FROM_FD => self.import(call, cmd, file),
+            ctrl::NV503C_REGISTER_VIDMEM | ctrl::NV503C_UNREGISTER_VIDMEM => {
+                self.third_party(call, cmd)
+            }
             _ => Ok(self.execute(call)?),
         }
     }
@@ -173,6 +176,38 @@ impl Worker<'_> {
     fn refuse(&mut self, status: Status) -> Result<i32, Stop> {
         self.arg.set_u32(l::STATUS, status.0);
         Ok(0)
+    }
+
+    /// A third-party object holds the memory that is registered with it, after its handle was freed, too: hMemory@0 in
+    /// both controls (ctrl503c.h).
+    fn third_party(&mut self, call: &Call, cmd: u32) -> Result<i32, Stop> {
+        if self.params.len() < 4 {
+            return self.refuse(Status::INVALID_ARGUMENT);
+        }
+        let (client, holder) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_OBJECT));
+        let memory = self.params.u32(0);
+        let registers = cmd == ctrl::NV503C_REGISTER_VIDMEM;
+        if registers && !self.memory_is_known(call, client, memory)? {
+            return self.refuse(Status::OBJECT_NOT_FOUND);
+        }
+        let _order = self.tenant.in_order(client);
+        if registers && !(self.still_known(client, memory) && self.still_known(client, holder)) {
+            return self.refuse(Status::OBJECT_NOT_FOUND);
+        }
+        let value = self.execute(call)?;
+        let (client, holder) = (ClientHandle(client), ObjectHandle(holder));
+        if self.ok() && registers {
+            let held = self
+                .tenant
+                .ledger()
+                .register_memory(client, holder, ObjectHandle(memory));
+            debug_assert!(held.is_ok(), "both were known under the same lock");
+        } else if self.ok() {
+            self.tenant
+                .ledger()
+                .unregister_memory(client, holder, ObjectHandle(memory));
+        }
+        Ok(value)
     }
 
     /// Exported memory stays charged while its descriptor lives.

@@ -29,12 +29,19 @@ pub(super) struct Object {
     pub(super) memory: Option<MemId>,
     /// Memory that the driver made for the object.
     pub(super) charges: Vec<MemId>,
+    /// Memory of other objects that was handed to this one, by the handle it had then.
+    pub(super) registered: BTreeMap<ObjectHandle, MemId>,
 }
 
 impl Object {
-    /// Everything that the object holds.
+    /// Everything that the object holds, each once.
     pub(super) fn holds(&self) -> impl Iterator<Item = MemId> + '_ {
-        self.memory.into_iter().chain(self.charges.iter().copied())
+        let registered: BTreeSet<MemId> = self.registered.values().copied().collect();
+        let own = self.memory.into_iter().chain(self.charges.iter().copied());
+        let others = registered
+            .into_iter()
+            .filter(|id| self.memory != Some(*id) && !self.charges.contains(id));
+        own.chain(others)
     }
 }
 
@@ -88,6 +95,7 @@ impl Ledger {
             device: None,
             memory: None,
             charges: Vec::new(),
+            registered: BTreeMap::new(),
         };
         self.clients.insert(
             client,
@@ -259,6 +267,63 @@ impl Ledger {
         }
         self.exports.entry(export).or_default().extend(holds);
         Ok(())
+    }
+
+    /// Hands the memory of an object to another object of its client (a third-party object, say), which holds it until
+    /// it lets go of that handle, or goes itself. Memory that was never charged is held by nobody.
+    ///
+    /// # Errors
+    /// [`UnknownObject`] where one of them is not there; nothing is recorded.
+    pub fn register_memory(
+        &mut self,
+        client: ClientHandle,
+        holder: ObjectHandle,
+        handle: ObjectHandle,
+    ) -> Result<(), UnknownObject> {
+        let unknown = |handle| UnknownObject { client, handle };
+        let object = self.object(client, handle).ok_or(unknown(handle))?;
+        let memory = object.memory;
+        let tree = self.clients.get_mut(&client).ok_or(unknown(holder))?;
+        let holder = tree.objects.get_mut(&holder).ok_or(unknown(holder))?;
+        let Some(memory) = memory else {
+            return Ok(());
+        };
+        // What stood under the handle was let go of, or the driver would have refused.
+        let before = holder.registered.insert(handle, memory);
+        let serial = holder.serial;
+        let still = holder.holds().any(|id| Some(id) == before);
+        if let Some(memory) = self.memories.get_mut(&memory) {
+            memory.names.insert(serial, client);
+        }
+        if let Some(before) = before.filter(|_| !still) {
+            self.drop_hold(before, &mut Freed::default(), |memory| {
+                memory.names.remove(&serial);
+            });
+        }
+        Ok(())
+    }
+
+    /// An object lets go of memory that was handed to it under this handle.
+    pub fn unregister_memory(
+        &mut self,
+        client: ClientHandle,
+        holder: ObjectHandle,
+        handle: ObjectHandle,
+    ) -> Freed {
+        let mut freed = Freed::default();
+        let tree = self.clients.get_mut(&client);
+        let Some(holder) = tree.and_then(|tree| tree.objects.get_mut(&holder)) else {
+            return freed;
+        };
+        if let Some(memory) = holder.registered.remove(&handle)
+            && !holder.holds().any(|id| id == memory)
+        {
+            let serial = holder.serial;
+            self.drop_hold(memory, &mut freed, |memory| {
+                memory.names.remove(&serial);
+            });
+        }
+        freed
     }
 
     /// Records an import from an export of this tenant, whose own handle may be gone by now.
@@ -498,6 +563,7 @@ impl Ledger {
             device,
             memory: holds.memory,
             charges: holds.charges,
+            registered: BTreeMap::new(),
         };
         tree.objects.insert(handle, object);
         freed

@@ -8,7 +8,7 @@ use super::{Context, Outcome};
 use crate::outside::Neighbour;
 use crate::raw::{Block, Client, Device, Fault, Uvm, checked, request};
 
-fn abi() -> Result<&'static Abi, String> {
+pub(super) fn abi() -> Result<&'static Abi, String> {
     rm::for_driver(simgpu::DRIVER_VERSION)
         .map(|found| found.abi)
         .map_err(|e| e.to_string())
