@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
-use rm::{Decision, class, ctrl, layout, nr, uvm};
+use rm::{class, ctrl, layout, nr, uvm};
 
 use super::fill::human;
 use super::neighbour::ask_neighbour;
@@ -253,14 +253,11 @@ pub(super) fn threat_20(context: &Context) -> Outcome {
 
 /// Advice and prefetch on plain memory run in the tenant: nobody else takes them, and they work.
 pub(super) fn threat_42(context: &Context) -> Outcome {
-    let file = Uvm::open(&context.node)?;
+    /// Preferred location, read duplication, accessed by, migration, range groups, questions about addresses.
+    const NATIVE: [u32; 13] = [23, 24, 31, 42, 43, 44, 45, 46, 47, 51, 53, 72, 73];
+    let (file, abi) = (Uvm::open(&context.node)?, abi()?);
     let mut wrong = Wrong::new();
-    let mut passed = 0;
-    for entry in abi()?
-        .uvm_calls()
-        .filter(|entry| entry.decision == Decision::Pass)
-    {
-        passed += 1;
+    for entry in NATIVE.iter().filter_map(|&request| abi.uvm(request)) {
         // On a simulated node the kernel knows no such call of a stand-in: so nobody has taken it.
         let answer = system_call(
             file.file(),
@@ -274,7 +271,6 @@ pub(super) fn threat_42(context: &Context) -> Outcome {
             number == Some(libc::ENOTTY),
         );
     }
-    wrong.expect("calls that pass", passed, passed > 10);
     let memory = file.managed(2 * MIB)?;
     let advice = file.call(
         uvm::UNSET_PREFERRED_LOCATION,
@@ -470,6 +466,10 @@ pub(super) fn threat_47(context: &Context) -> Outcome {
     let mut statuses = Vec::new();
     for _ in 0..20 {
         statuses.push(wait_for(forked(|| {
+            // It has called before it ends: the guard knows of it.
+            if Client::open(&context.node).is_err() {
+                return 1;
+            }
             close_here(&client.file());
             close_here(&uvm.file());
             0
