@@ -1,6 +1,7 @@
 //! Attacks on a slice, each as a program that a tenant would run (crate testkit), on a simulated node.
 
 mod attacks;
+mod beyond;
 mod fuzz;
 mod shapes;
 mod stage;

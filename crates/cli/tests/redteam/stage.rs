@@ -113,6 +113,12 @@ impl Stage {
         Program::start(command).unwrap()
     }
 
+    /// As [`Stage::play`] with another limit on its time.
+    pub fn play_for(&self, limit: Duration, words: &[&str]) -> Played {
+        let program = self.start(words[0], words);
+        self.serve_for(limit, program, &Neighbours::default())
+    }
+
     /// As [`Stage::start`] by a command that sets up what the program is left.
     pub fn start_leaving(&self, command: Command, name: &str, words: &[&str]) -> Program {
         self.start_by(command, name, words, QUOTA)
@@ -145,6 +151,10 @@ impl Stage {
     }
 
     fn serve(&self, program: Program, seen: &Neighbours) -> Played {
+        self.serve_for(LIMIT, program, seen)
+    }
+
+    fn serve_for(&self, limit: Duration, program: Program, seen: &Neighbours) -> Played {
         let answer = |line: &Line| match line {
             Line::AskMemory(helper) => {
                 Some(Told::Memory(self.observer.memory_of(*helper).unwrap()))
@@ -152,7 +162,7 @@ impl Stage {
             Line::AskNeighbour => seen.wait().map(Told::Neighbour),
             Line::Progress(_) | Line::Finding(_) => None,
         };
-        program.play(LIMIT, answer).unwrap()
+        program.play(limit, answer).unwrap()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod attacks;
 mod attacks_races;
+mod beyond;
 mod cuda;
 mod fill;
 mod fuzz;
@@ -156,6 +157,15 @@ const PROGRAMS: &[Entry] = &[
         attacks_races::fork_replaces_managed,
     ),
     ("attack_handle_changes", attacks_races::handle_changes),
+    ("beyond_shared_parameters", beyond::shared_parameters),
+    ("beyond_handles", beyond::handles),
+    ("beyond_reopened", beyond::reopened),
+    ("beyond_validated", beyond::validated),
+    ("beyond_elsewhere", beyond::elsewhere),
+    ("beyond_signal_helper", beyond::signal_helper),
+    ("beyond_cycles", beyond::cycles),
+    ("beyond_writer", beyond::writer),
+    ("beyond_residue", beyond::residue),
     ("hold", shapes::hold),
     ("sentinel", neighbour::sentinel),
     ("fuzz", fuzz::fuzz),
