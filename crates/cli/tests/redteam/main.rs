@@ -3,6 +3,7 @@
 mod attacks;
 mod beyond;
 mod fuzz;
+mod killed;
 mod shapes;
 mod stage;
 mod threats;

@@ -9,6 +9,7 @@ mod cuda;
 mod fill;
 mod fuzz;
 mod honest;
+mod killer;
 mod memory;
 mod neighbour;
 mod outsiders;
@@ -166,6 +167,8 @@ const PROGRAMS: &[Entry] = &[
     ("beyond_cycles", beyond::cycles),
     ("beyond_writer", beyond::writer),
     ("beyond_residue", beyond::residue),
+    ("killer", killer::killer),
+    ("step_target", killer::step_target),
     ("hold", shapes::hold),
     ("sentinel", neighbour::sentinel),
     ("fuzz", fuzz::fuzz),
