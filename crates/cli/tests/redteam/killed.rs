@@ -8,12 +8,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use testkit::outside::Told;
+use testkit::outside::{Line, Told};
 
 use crate::stage::{BINARY, Stage, children_of, helper_of};
 
 /// What an ended tenant held must be back by then.
 const BACK: Duration = Duration::from_secs(5);
+/// How long a command lasts whose supervisor is killed: longer than that, or its own end would hide that nobody ended it.
+const LASTS: &str = "7";
 /// A program that says nothing for so long hangs.
 const LONG: Duration = Duration::from_secs(30);
 /// No run of the programs here takes as many steps.
@@ -124,31 +126,43 @@ fn redteam_the_helper_may_be_killed_at_any_step_of_a_call() {
 
 #[test]
 fn redteam_the_supervisor_may_be_killed_at_any_step() {
+    /// So many steps before the end are tried more closely: there the helper is, and then the command.
+    const CLOSE: u64 = 150;
     let stage = Stage::new();
     let base = stage.observer.free_bytes().unwrap()[0];
     let socket = stage.socket.to_str().unwrap().to_owned();
-    let mut tried = 0;
-    for step in (1..MOST).step_by(every(97)) {
-        let step_word = step.to_string();
+    let run = |step: u64, command: &[&str]| -> u64 {
+        let step = step.to_string();
         let run = [
-            "spawn", &step_word, BINARY, "run", "--sim", &socket, "--gpu", "0", "--memory", "1GiB",
-            "--name", "steps", "--", "true",
+            "spawn", &step, BINARY, "run", "--sim", &socket, "--gpu", "0", "--memory", "1GiB",
+            "--name", "steps", "--",
         ];
-        let killer = killer(&run);
-        let finding = killer.end();
-        is_clean(&stage, base, "steps", step);
-        let next = Command::new(BINARY)
-            .args(&run[3..])
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        assert!(next.status.success(), "step {step}: {next:?}");
-        if finding.contains("ended by itself") {
-            assert!(tried > 5, "{tried} steps");
-            println!("{tried} of {step} steps tried");
-            return;
+        let said = killer(&[&run, command].concat()).end();
+        let Ok(Line::Finding(finding)) = serde_json::from_str(&said) else {
+            panic!("{said}")
+        };
+        finding.measured.as_u64().unwrap()
+    };
+    let steps = run(MOST, &["true"]);
+    assert!(steps > CLOSE && steps < MOST, "{steps}");
+    let far = (1..steps).step_by(every(211));
+    let close = (steps - CLOSE..steps).step_by(every(211).min(7));
+    let mut tried = 0;
+    for step in far.chain(close) {
+        if run(step, &["sleep", LASTS]) == step {
+            tried += 1;
         }
-        tried += 1;
+        is_clean(&stage, base, "steps", step);
+        // The next one starts, and ends by itself.
+        assert!(run(MOST, &["true"]) > CLOSE, "after step {step}");
     }
-    panic!("no end after {tried} steps");
+    println!("{tried} of {steps} steps tried");
+    assert!(tried > 10, "{tried} of {steps}");
+    // And where it is most of the time: waiting, while the command holds what it was given.
+    let program = stage.start("steps", &["hold"]);
+    let held = program.line(Instant::now() + LONG);
+    assert_eq!(held.as_deref(), Some("held"));
+    guard::sys::kill(program.pid() as i32, libc::SIGKILL).unwrap();
+    is_clean(&stage, base, "steps", MOST);
+    program.stop();
 }

@@ -5,8 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use super::shapes::Watch;
-use super::threats::words;
-use super::{Context, Outcome};
+use super::{Context, Outcome, bytes};
 use crate::MIB;
 use crate::raw::{Client, Pages, Uvm};
 
@@ -29,8 +28,8 @@ fn next_stop() -> Option<(libc::pid_t, i32)> {
     (thread > 0).then_some((thread, status))
 }
 
-/// Lets everything go on until the n-th step of any thread; `Some`: the process was killed there.
-fn until_step(process: libc::pid_t, n: u64) -> Option<u64> {
+/// Lets everything go on until the n-th step of any thread, and kills the process there; how many steps there were.
+fn until_step(process: libc::pid_t, n: u64) -> u64 {
     let mut steps = 0;
     while let Some((thread, status)) = next_stop() {
         if !libc::WIFSTOPPED(status) {
@@ -44,7 +43,7 @@ fn until_step(process: libc::pid_t, n: u64) -> Option<u64> {
                 // SAFETY: kill(2) with numbers.
                 unsafe { libc::kill(process, libc::SIGKILL) };
                 while next_stop().is_some() {}
-                return Some(steps);
+                return steps;
             }
         }
         let deliver = if event || signal == AT_SYSTEM_CALL || signal == libc::SIGTRAP {
@@ -55,13 +54,14 @@ fn until_step(process: libc::pid_t, n: u64) -> Option<u64> {
         // It may have been killed in this moment.
         let _gone = trace(libc::PTRACE_SYSCALL, thread, i64::from(deliver));
     }
-    None
+    steps
 }
 
-/// Words: `attach`, the process, the step; or `spawn`, the step, a command. Says `attached`; ends with 0 if it killed.
+/// Words: `attach`, the process, the step; or `spawn`, the step, a command. Says `attached`, and at the end how many steps
+/// there were: fewer, if the process has ended by itself.
 pub(super) fn killer(context: &Context) -> Outcome {
     const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
-    let killed = match context.word(0)? {
+    let (n, steps) = match context.word(0)? {
         "attach" => {
             let (process, n): (i32, u64) = (context.word(1)?.parse()?, context.word(2)?.parse()?);
             for entry in std::fs::read_dir(format!("/proc/{process}/task"))?.flatten() {
@@ -71,7 +71,7 @@ pub(super) fn killer(context: &Context) -> Outcome {
                 trace(libc::PTRACE_INTERRUPT, thread, 0)?;
             }
             println!("attached");
-            until_step(process, n)
+            (n, until_step(process, n))
         }
         "spawn" => {
             let n: u64 = context.word(1)?.parse()?;
@@ -101,12 +101,11 @@ pub(super) fn killer(context: &Context) -> Outcome {
             )?;
             trace(libc::PTRACE_SYSCALL, child, 0)?;
             println!("attached");
-            until_step(child, n)
+            (n, until_step(child, n))
         }
         other => return Err(format!("killer: {other}?").into()),
     };
-    let said = killed.map_or_else(|| "ended by itself".into(), |step| format!("step {step}"));
-    Ok(words(killed.is_some(), said, "killed", ""))
+    Ok(bytes(steps, n, true, "steps"))
 }
 
 /// Makes one call of each sort that changes who holds memory. Waits for a line before, and for the end of its input
