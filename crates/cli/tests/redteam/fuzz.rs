@@ -60,6 +60,7 @@ fn fuzz_hostile_calls_leave_nothing_and_disturb_nobody() {
     println!("{}{again}", played.errors);
     let finding = assert_held(&played);
     println!("{}; {seen:?}", finding.note);
+    assert!(!stage.node_has_panicked(), "{again}");
     assert!(seen.looks > 10, "{seen:?}: nobody watched; {again}");
     assert!(
         seen.process <= QUOTA && seen.card <= QUOTA + HIDDEN,

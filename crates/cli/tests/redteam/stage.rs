@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use testkit::outside::{Finding, Line, Neighbour, Observer, Played, Program, Told};
@@ -20,6 +21,8 @@ pub const QUOTA: u64 = 10 << 30;
 /// A simulated node of two cards; ends when dropped.
 pub struct Stage {
     keeper: Child,
+    /// The node has panicked somewhere.
+    panicked: Arc<AtomicBool>,
     /// The node's socket.
     pub socket: PathBuf,
     /// A client outside any slice.
@@ -40,8 +43,17 @@ impl Stage {
             ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let (panicked, errors) = (Arc::<AtomicBool>::default(), keeper.stderr.take().unwrap());
+        let seen = panicked.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                seen.fetch_or(line.contains("panicked at"), Ordering::Relaxed);
+                eprintln!("{line}");
+            }
+        });
         let mut socket = String::new();
         BufReader::new(keeper.stdout.take().unwrap())
             .read_line(&mut socket)
@@ -50,6 +62,7 @@ impl Stage {
         let observer = Observer::open(&Node::simulated(&socket)).unwrap();
         Stage {
             keeper,
+            panicked,
             socket,
             observer,
         }
@@ -63,6 +76,11 @@ impl Stage {
     /// As [`Stage::start`] with another quota.
     pub fn start_with(&self, quota: u64, name: &str, words: &[&str]) -> Program {
         self.start_by(Command::new(BINARY), name, words, quota)
+    }
+
+    /// Whether the simulated node has panicked: it goes on, without the connection in which that was.
+    pub fn node_has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::Relaxed)
     }
 
     /// Names of the slices that the node's registry knows.
@@ -141,11 +159,11 @@ impl Stage {
     pub fn play_beside(&self, words: &[&str]) -> Played {
         let neighbour = self.start("neighbour", &["spinner"]);
         let seen = Neighbours::default();
-        let over = std::sync::atomic::AtomicBool::new(false);
+        let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| seen.watch(neighbour, &over));
             let played = self.serve(self.start(words[0], words), &seen);
-            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            over.store(true, Ordering::Relaxed);
             played
         })
     }
@@ -182,8 +200,8 @@ impl Neighbours {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, program: Program, over: &std::sync::atomic::AtomicBool) {
-        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+    fn watch(&self, program: Program, over: &AtomicBool) {
+        while !over.load(Ordering::Relaxed) {
             let Some(line) = program.line(Instant::now() + Duration::from_millis(20)) else {
                 continue;
             };
