@@ -90,14 +90,14 @@ fn uvm_mappings(tenant: &Tenant, process: Tid) -> Option<Vec<(u64, u64)>> {
 }
 
 /// The parts of `of` that no interval of `minus` covers. Both are (base, length).
-fn uncovered(of: (u64, u64), minus: &[(u64, u64)]) -> Vec<(u64, u64)> {
+pub(crate) fn uncovered(of: (u64, u64), minus: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut left = vec![of];
     for &(base, length) in minus {
         let end = base.saturating_add(length);
         left = left
             .into_iter()
             .flat_map(|(b, l)| {
-                let e = b + l;
+                let e = b.saturating_add(l);
                 let before = (b, base.min(e).saturating_sub(b));
                 let after_start = end.max(b);
                 let after = (after_start, e.saturating_sub(after_start));
@@ -106,6 +106,17 @@ fn uncovered(of: (u64, u64), minus: &[(u64, u64)]) -> Vec<(u64, u64)> {
             .collect();
     }
     left
+}
+
+/// Enters what a process maps that makes its first call: nothing of that can be its own, since managed memory is made
+/// on a file that a call has initialised.
+pub fn note_inherited(tenant: &Tenant, process: Tid) {
+    if tenant.files().nothing_managed() {
+        return;
+    }
+    if let Some(mapped) = uvm_mappings(tenant, process) {
+        tenant.files().set_inherited(process, mapped);
+    }
 }
 
 /// Gives back the charge of managed memory that is no longer mapped (unmapping makes no call to see).
@@ -119,15 +130,19 @@ pub fn refresh_managed(tenant: &Tenant) {
         if charged.is_empty() {
             continue;
         }
-        // Taken before the maps are read: what is charged from here on is not judged by them.
-        let expected = tenant.files().expected_mappings(process, Instant::now());
-        let Some(mapped) = uvm_mappings(tenant, process) else {
+        let look = tenant.files().begin_look(process, Instant::now());
+        let mapped = uvm_mappings(tenant, process);
+        // What is charged from the beginning of the look on is not judged by the maps: its mapping may be younger. A
+        // mapping is expected before it is charged, so none slips between the next line and the last.
+        let mut files = tenant.files();
+        let (Some(unseen), Some(mapped)) = (files.end_look(look), mapped) else {
             continue;
         };
+        let mut ledger = tenant.ledger();
         for interval in charged {
-            for (base, length) in uncovered(interval, &mapped) {
-                for (base, length) in uncovered((base, length), &expected) {
-                    tenant.ledger().unmap_managed(Pid(process), base, length);
+            for gap in uncovered(interval, &mapped) {
+                for (base, length) in uncovered(gap, &unseen) {
+                    ledger.unmap_managed(Pid(process), base, length);
                 }
             }
         }
@@ -140,7 +155,12 @@ pub fn audit(tenant: &Tenant) -> Vec<Finding> {
     if tenant.walls.managed_charged {
         refresh_managed(tenant);
         for process in tenant.processes().alive() {
-            findings.extend(uncharged_mappings(tenant, process));
+            let mut found = uncharged_mappings(tenant, process);
+            if !found.is_empty() {
+                // It may have been unmapped, and its charge given back, between the look at one and at the other.
+                found = uncharged_mappings(tenant, process);
+            }
+            findings.extend(found);
         }
     }
     for (i, device) in tenant.devices.iter().enumerate() {
@@ -168,7 +188,16 @@ fn uncharged_mappings(tenant: &Tenant, process: Tid) -> Vec<Finding> {
     // Read after the maps: whatever they show was charged before it was mapped.
     let charged: Vec<(u64, u64)> = tenant.ledger().managed_of(Pid(process)).collect();
     let mut covered = charged;
-    covered.extend(tenant.files().pools_of(process));
+    let mut files = tenant.files();
+    covered.extend(files.pools_of(process));
+    let unmapped: Vec<(u64, u64)> = files
+        .inherited(process)
+        .iter()
+        .flat_map(|&interval| uncovered(interval, &mapped))
+        .collect();
+    files.cut_inherited(process, &unmapped);
+    covered.extend(files.inherited(process));
+    drop(files);
     mapped
         .into_iter()
         .flat_map(|interval| uncovered(interval, &covered))

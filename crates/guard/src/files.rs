@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use policy::ledger::UvmFile;
 
-use crate::audit::MAPPING_GRACE;
+use crate::audit::{MAPPING_GRACE, uncovered};
 use crate::backend::{FileId, FileWatch, Node};
 use crate::sys::{self, Tid};
 
@@ -107,6 +107,20 @@ struct Expected {
     base: u64,
     length: u64,
     since: Instant,
+    /// It is mapped, or will never be; kept for a look at the mappings that began before.
+    done: bool,
+}
+
+/// More mappings than that are not remembered while somebody looks; what he sees is of no use then.
+const MOST_EXPECTED: usize = 4096;
+
+/// A look at the managed mappings of a process that has begun.
+pub struct Look {
+    process: Tid,
+    since: Instant,
+    /// Mappings that may not have appeared yet when it began.
+    expected: Vec<(u64, u64)>,
+    forgotten: u64,
 }
 
 /// The open files of one tenant.
@@ -122,6 +136,13 @@ pub struct Files {
     /// (semaphore pools): (file, base, length).
     pools: Vec<(UvmFile, u64, u64)>,
     expected: Vec<Expected>,
+    /// Looks that have begun and not ended.
+    looks: usize,
+    /// How often mappings were forgotten that a look would have had to know.
+    forgotten: u64,
+    /// What a process had mapped already when it made its first call: it was made by fork, and its parent's mappings
+    /// came with it. The driver disables them in the child, so they hold nothing.
+    inherited: HashMap<Tid, Vec<(u64, u64)>>,
     managed: bool,
     /// Files under watch.
     seen: HashSet<FileId>,
@@ -155,6 +176,9 @@ impl Files {
             exports: HashSet::new(),
             pools: Vec::new(),
             expected: Vec::new(),
+            looks: 0,
+            forgotten: 0,
+            inherited: HashMap::new(),
             managed: false,
         }
     }
@@ -295,7 +319,7 @@ impl Files {
         pools.any(|&(_, b, l)| base >= b && length <= l && base - b <= l - length)
     }
 
-    /// A managed mapping was charged; it will appear soon.
+    /// A managed mapping is about to be charged; it will appear soon.
     pub fn expect_mapping(
         &mut self,
         (process, thread): (Tid, Tid),
@@ -304,12 +328,17 @@ impl Files {
         now: Instant,
     ) {
         self.managed = true;
+        if self.expected.len() >= MOST_EXPECTED {
+            self.expected.retain(|e| !e.done);
+            self.forgotten += 1;
+        }
         self.expected.push(Expected {
             process,
             thread,
             base,
             length,
             since: now,
+            done: false,
         });
     }
 
@@ -320,18 +349,77 @@ impl Files {
 
     /// A thread makes another call: what it was mapping is mapped, or will never be.
     pub fn mapping_done(&mut self, thread: Tid) {
-        self.expected.retain(|e| e.thread != thread);
+        for mapping in self.expected.iter_mut().filter(|e| e.thread == thread) {
+            mapping.done = true;
+        }
+        self.forget_done();
     }
 
-    /// The mappings of a process that may not have appeared yet.
-    pub fn expected_mappings(&mut self, process: Tid, now: Instant) -> Vec<(u64, u64)> {
-        self.expected
-            .retain(|e| now.duration_since(e.since) < MAPPING_GRACE);
-        self.expected
+    fn forget_done(&mut self) {
+        if self.looks == 0 {
+            self.expected.retain(|e| !e.done);
+        }
+    }
+
+    /// Somebody begins to compare what a process is charged for with what it maps.
+    pub fn begin_look(&mut self, process: Tid, now: Instant) -> Look {
+        for mapping in &mut self.expected {
+            mapping.done |= now.duration_since(mapping.since) >= MAPPING_GRACE;
+        }
+        self.forget_done();
+        self.looks += 1;
+        let of_process = self.expected.iter().filter(|e| e.process == process);
+        Look {
+            process,
+            since: now,
+            expected: of_process
+                .filter(|e| !e.done)
+                .map(|e| (e.base, e.length))
+                .collect(),
+            forgotten: self.forgotten,
+        }
+    }
+
+    /// He has seen the mappings: those that may have come and gone unseen meanwhile, of which he can say nothing; `None`:
+    /// he can say nothing at all.
+    pub fn end_look(&mut self, look: Look) -> Option<Vec<(u64, u64)>> {
+        let mut unseen = look.expected;
+        let since = self
+            .expected
             .iter()
-            .filter(|e| e.process == process)
-            .map(|e| (e.base, e.length))
-            .collect()
+            .filter(|e| e.process == look.process && e.since >= look.since);
+        unseen.extend(since.map(|e| (e.base, e.length)));
+        self.looks -= 1;
+        self.forget_done();
+        (self.forgotten == look.forgotten).then_some(unseen)
+    }
+
+    /// What a process had mapped when it made its first call.
+    pub fn set_inherited(&mut self, process: Tid, mapped: Vec<(u64, u64)>) {
+        if !mapped.is_empty() {
+            self.inherited.insert(process, mapped);
+        }
+    }
+
+    /// What a process inherited and still has.
+    pub fn inherited(&self, process: Tid) -> &[(u64, u64)] {
+        self.inherited.get(&process).map_or(&[], Vec::as_slice)
+    }
+
+    /// A process maps something here, or was seen to have nothing here: what it had inherited is gone. Whatever it maps
+    /// from now on is judged as its own.
+    pub fn cut_inherited(&mut self, process: Tid, gone: &[(u64, u64)]) {
+        if let Some(inherited) = self.inherited.get_mut(&process) {
+            *inherited = inherited
+                .iter()
+                .flat_map(|&interval| uncovered(interval, gone))
+                .collect();
+        }
+    }
+
+    /// A process has ended.
+    pub fn forget_process(&mut self, process: Tid) {
+        self.inherited.remove(&process);
     }
 
     /// Gives up files that no process has any more and tells what went with them. `alive` are the tenant's processes
@@ -413,5 +501,77 @@ impl Files {
             }
         }
         held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct NoWatch;
+
+    impl FileWatch for NoWatch {
+        fn identify(&mut self, _fd: BorrowedFd<'_>) -> io::Result<FileId> {
+            Ok(FileId(0))
+        }
+
+        fn gone(&mut self) -> io::Result<Vec<FileId>> {
+            Ok(Vec::new())
+        }
+    }
+
+    const WHO: (Tid, Tid) = (10, 11);
+
+    fn files() -> Files {
+        Files::new(Box::new(NoWatch), 8)
+    }
+
+    #[test]
+    fn threat_07_a_mapping_that_came_during_a_look_is_not_judged_by_it() {
+        let (mut files, now) = (files(), Instant::now());
+        let look = files.begin_look(WHO.0, now);
+        // Charged, mapped and answered after the look at the maps, before its end.
+        files.expect_mapping(WHO, 0x1000, 0x2000, now);
+        files.mapping_done(WHO.1);
+        assert_eq!(files.end_look(look), Some(vec![(0x1000, 0x2000)]));
+        let next = files.begin_look(WHO.0, now);
+        assert_eq!(files.end_look(next), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_mapping_that_was_under_way_is_not_judged_even_if_it_ends_meanwhile() {
+        let (mut files, now) = (files(), Instant::now());
+        files.expect_mapping(WHO, 0x1000, 0x2000, now);
+        let look = files.begin_look(WHO.0, now + Duration::from_millis(1));
+        files.mapping_done(WHO.1);
+        assert_eq!(files.end_look(look), Some(vec![(0x1000, 0x2000)]));
+        // One that has not appeared for long will not.
+        files.expect_mapping(WHO, 0x1000, 0x2000, now);
+        let late = files.begin_look(WHO.0, now + MAPPING_GRACE);
+        assert_eq!(files.end_look(late), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_look_that_takes_too_long_says_nothing() {
+        let (mut files, now) = (files(), Instant::now());
+        let look = files.begin_look(WHO.0, now);
+        for _ in 0..=MOST_EXPECTED {
+            files.expect_mapping(WHO, 0x1000, 0x2000, now);
+            files.mapping_done(WHO.1);
+        }
+        assert!(files.expected.len() <= MOST_EXPECTED);
+        assert_eq!(files.end_look(look), None);
+    }
+
+    #[test]
+    fn what_is_mapped_over_is_inherited_no_more() {
+        let mut files = files();
+        files.set_inherited(WHO.0, vec![(0x1000, 0x3000)]);
+        files.cut_inherited(WHO.0, &[(0x2000, 0x1000)]);
+        assert_eq!(files.inherited(WHO.0), [(0x1000, 0x1000), (0x3000, 0x1000)]);
+        files.forget_process(WHO.0);
+        assert!(files.inherited(WHO.0).is_empty());
     }
 }

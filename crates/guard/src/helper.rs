@@ -109,6 +109,7 @@ pub fn run(
     lease: OwnedFd,
     trace: Option<Box<dyn Trace>>,
 ) -> i32 {
+    end_on_panic();
     match Helper::start(config, backend, &supervisor, lease, trace) {
         Ok(mut helper) => {
             let status = helper.serve(&supervisor);
@@ -125,6 +126,16 @@ pub fn run(
             125
         }
     }
+}
+
+/// What panics is a mistake of ours, and leaves the ledger half written: no thread goes on, and the tenant ends with its
+/// helper.
+fn end_on_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |what| {
+        usual(what);
+        std::process::abort();
+    }));
 }
 
 struct Helper {
@@ -183,7 +194,8 @@ impl Helper {
         };
         drop(theirs);
         let killer = config.cgroup.as_deref().map(cgroup::killer).transpose()?;
-        // The command's input and output are its own: where it closes them, nobody may wait for us.
+        // What was left to the command is its own: where it closes it, nobody may wait for us.
+        sys::close_inherited()?;
         sys::to_null(libc::STDIN_FILENO)?;
         sys::to_null(libc::STDOUT_FILENO)?;
         // Before all else, since what stops the command (it is inside a slice already) is the clearest reason.
@@ -491,4 +503,23 @@ pub fn words(command: &[OsString]) -> Vec<Vec<u8>> {
 /// A pair of an environment as bytes.
 pub fn variable(name: OsString, value: OsString) -> (Vec<u8>, Vec<u8>) {
     (name.into_vec(), value.into_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_ends_the_process() {
+        let Some(child) = sys::fork().unwrap() else {
+            end_on_panic();
+            let other = std::thread::spawn(|| panic!("meant to"));
+            let _joined = other.join();
+            // SAFETY: ends the child at once; it is reached only where the panic ended one thread alone.
+            unsafe { libc::_exit(0) }
+        };
+        let status = sys::wait_for(child).unwrap();
+        assert!(libc::WIFSIGNALED(status), "{status:#x}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGABRT);
+    }
 }

@@ -45,6 +45,7 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
         .collect();
     let helper = start_helper(config, lease, &theirs)?;
     drop(theirs);
+    sys::close_inherited()?;
     let group = config.cgroup.as_deref().map(|folder| {
         let killer = cgroup::killer(folder)?;
         Ok::<_, io::Error>((folder.to_owned(), killer))

@@ -197,6 +197,28 @@ pub fn close_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Closes what an execve(2) would keep, but for the standard three: files that whoever started this program has left to
+/// the command. Everything of our own is close-on-exec.
+///
+/// # Errors
+/// `/proc` is not there.
+pub fn close_inherited() -> io::Result<()> {
+    let numbers: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&number| number > libc::STDERR_FILENO)
+        .collect();
+    for number in numbers {
+        // SAFETY: the call takes integers; a number that is closed already is an error.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            // SAFETY: nothing in this process owns it: it was open when the program began.
+            unsafe { libc::close(number) };
+        }
+    }
+    Ok(())
+}
+
 /// prctl(2) with integer arguments.
 pub fn prctl(option: libc::c_int, a: libc::c_ulong, b: libc::c_ulong) -> io::Result<i32> {
     // SAFETY: only options that take integers are passed by this crate.

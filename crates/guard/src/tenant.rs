@@ -1,7 +1,8 @@
 //! One tenant: who is limited. Outlives its processes; everything the helper's threads share.
 //!
-//! Lock order: `device_memory` -> `order` (by client, ascending shard) -> `files` -> `ledger`. The last two are held for
-//! bookkeeping only, never across a driver call; the first two are held across the driver call whose order they keep.
+//! Lock order: `device_memory` -> `order` (by client, ascending shard) -> `clients_stay` -> `files` -> `ledger`. The last
+//! two are held for bookkeeping only, never across a driver call; the others are held across the driver call whose order
+//! they keep.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -141,6 +142,9 @@ pub struct Tenant {
     pub numbers: Numbers,
     /// This process: the driver's identity for the tenant.
     pub helper: Tid,
+    /// The end of a client may be entered (write) only while no call on another file that names memory of a client is
+    /// between the driver and the ledger (read). Taken after `order`.
+    clients_stay: RwLock<()>,
     /// Memory of the device is being measured (write) or changed by a call whose size is known (read).
     pub device_memory: RwLock<()>,
     /// What context buffers cost, as measured: by device, class and engine.
@@ -195,6 +199,7 @@ impl Tenant {
             callers: Callers::new(limit / 8),
             numbers: Numbers::default(),
             helper: std::process::id() as Tid,
+            clients_stay: RwLock::new(()),
             device_memory: RwLock::new(()),
             implicit: Mutex::default(),
             ahead: Ahead::default(),
@@ -239,6 +244,13 @@ impl Tenant {
         let first = lock(&self.order[low]);
         let second = (low != high).then(|| lock(&self.order[high]));
         (first, second)
+    }
+
+    /// While this is held, no client goes from the ledger because its file was closed.
+    pub fn named_clients_stay(&self) -> std::sync::RwLockReadGuard<'_, ()> {
+        self.clients_stay
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The slice's device that an `NV01_DEVICE_0` with this instance names.
@@ -348,6 +360,7 @@ impl Tenant {
     pub fn note_ended(&self) {
         for process in self.processes.ended() {
             self.callers.forget_process(process);
+            self.files().forget_process(process);
             self.ledger().exit_process(Pid(process));
         }
     }
@@ -355,6 +368,10 @@ impl Tenant {
     /// Gives up files that no process has any more.
     pub fn sweep(&self) {
         let alive = self.processes.alive();
+        let none_named = self
+            .clients_stay
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut files = self.files();
         let gone = files.sweep(&self.numbers, &alive, self.helper);
         let mut ledger = self.ledger();
@@ -365,7 +382,7 @@ impl Tenant {
             ledger.drop_export(export);
         }
         // Until here the handle of a client that has just gone cannot be entered again.
-        drop((ledger, files));
+        drop((ledger, files, none_named));
         for (id, file) in gone.uvm {
             self.unmap_all(id, file.as_fd());
         }
@@ -481,14 +498,14 @@ impl Processes {
         })
     }
 
-    /// A call of this process is being served: its end will be noticed.
+    /// A call of this process is being served: its end will be noticed. True: it is the first.
     ///
     /// # Errors
     /// The process is gone. `EMFILE`: there are more than the helper can watch.
-    pub fn note(&self, process: Tid) -> io::Result<()> {
+    pub fn note(&self, process: Tid) -> io::Result<bool> {
         let mut known = lock(&self.known);
         if known.contains_key(&process) {
-            return Ok(());
+            return Ok(false);
         }
         if known.len() >= self.most {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
@@ -511,7 +528,7 @@ impl Processes {
             return Err(io::Error::last_os_error());
         }
         known.insert(process, pidfd);
-        Ok(())
+        Ok(true)
     }
 
     /// The processes that have ended since the last call.

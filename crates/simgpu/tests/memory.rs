@@ -623,3 +623,24 @@ fn racing_allocations_never_take_more_than_the_card_and_leave_nothing() {
     drop(ended);
     eventually("everything is back", || watcher.free_bytes() == all);
 }
+
+#[test]
+fn a_size_near_the_end_of_all_numbers_is_mapped_or_refused() {
+    let node = node("1xH200");
+    let mut tenant = Tenant::new(&node);
+    tenant.uvm_space();
+    let mut params = tenant.of_class(class::NV01_MEMORY_LOCAL_USER);
+    put32(&mut params, layout::memory_allocation::FLAGS, 0x0008_0000);
+    put64(
+        &mut params,
+        layout::memory_allocation::SIZE_FIELD,
+        u64::MAX - 5,
+    );
+    // Addresses alone: the size is nobody's memory.
+    let made = tenant.alloc(DEVICE, MEMORY, class::NV50_MEMORY_VIRTUAL, &mut params);
+    assert_eq!(made, OK);
+    assert_eq!(tenant.range(BASE, MIB), OK);
+    assert_eq!(tenant.map(BASE, MIB, MEMORY, 0), OK);
+    assert_ne!(tenant.map(BASE, MIB, MEMORY, u64::MAX - MIB + 1), OK);
+    assert_eq!(tenant.unmap(BASE, MIB), OK);
+}

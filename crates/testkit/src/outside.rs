@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::raw::{Answer, Client, Device, Node};
+use crate::raw::{Answer, Block, Client, Device, Node};
 
 /// What a tenant's program has found out.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -80,6 +80,35 @@ impl Observer {
         let client = Client::open(node)?;
         let devices = client.devices()?;
         Ok(Observer { client, devices })
+    }
+
+    /// Bytes of each device that nobody has.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn free_bytes(&self) -> Answer<Vec<u64>> {
+        self.devices
+            .iter()
+            .map(|device| device.free_bytes(&self.client))
+            .collect()
+    }
+
+    /// Whether a process has an object on some device.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn has_objects(&self, pid: u32) -> Answer<bool> {
+        use rm::{ctrl, layout::pids as l};
+        for device in &self.devices {
+            let mut block = Block::new(l::SIZE);
+            self.client
+                .control(device.subdevice, ctrl::NV2080_GPU_GET_PIDS, &mut block)?;
+            let count = block.u32(l::PID_TBL_COUNT) as usize;
+            if (0..count).any(|i| block.u32(l::PID_TBL + 4 * i) == pid) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// What the driver itself says a process holds, in bytes by device.

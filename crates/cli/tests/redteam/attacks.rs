@@ -44,6 +44,30 @@ fn redteam_a_helper_without_descriptors_charges_all_the_same() {
     assert_held(&Stage::new().play_with_descriptors(128, &["attack_no_descriptors_left"]));
 }
 
+// `audit::note_inherited`: what a process has mapped at its first call is not its own.
+#[test]
+fn redteam_a_forked_child_is_not_judged_by_what_it_inherited() {
+    attack("attack_fork_managed");
+}
+
+// `Files::cut_inherited` at every mapping that is looked at, whatever its file.
+#[test]
+fn redteam_an_inherited_mapping_covers_no_other() {
+    let played = Stage::new().play(&["attack_fork_replaces_managed"]);
+    assert!(played.findings.is_empty(), "{:?}", played.findings);
+    assert!(
+        played.errors.contains("1 GiB") && played.errors.contains("never charged"),
+        "{}",
+        played.errors
+    );
+}
+
+// `Worker::still_known` in the order of the client's calls.
+#[test]
+fn redteam_a_handle_that_changes_while_it_is_named_is_looked_at_again() {
+    attack("attack_handle_changes");
+}
+
 // `Worker::export` records an export when the driver has made it.
 #[test]
 fn redteam_a_refused_export_holds_no_memory() {

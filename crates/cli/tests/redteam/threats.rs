@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::stage::{Stage, assert_held};
+use crate::stage::{Stage, assert_held, children_of, helper_of};
 
 // The ledger keeps mappings as intervals (guard: `mediator/uvm_calls.rs`, `Ledger::map` after a successful call 33;
 // policy: a memory is released when names, intervals and exports are all gone).
@@ -49,7 +49,7 @@ fn threat_04_no_two_helpers_of_root_have_one_user() {
                     .as_deref(),
                 Some("held")
             );
-            effective_user(helper_of(program.pid()))
+            effective_user(helper_of(program.pid()).unwrap())
         })
         .collect();
     assert!(users[0] != users[1] && !users.contains(&0), "{users:?}");
@@ -129,7 +129,7 @@ fn threat_08_the_helpers_death_ends_the_tenant() {
             .as_deref(),
         Some("held")
     );
-    let helper = helper_of(program.pid());
+    let helper = helper_of(program.pid()).unwrap();
     let command = children_of(helper)[0];
     guard::sys::kill(helper as i32, libc::SIGKILL).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
@@ -185,34 +185,6 @@ fn threat_14_a_neighbours_channel_cannot_be_detached() {
 #[test]
 fn threat_15_commands_to_the_whole_device_do_nothing() {
     assert_held(&Stage::new().play(&["threat_15"]));
-}
-
-/// The helper below a `gpuslice run`.
-fn helper_of(run: u32) -> u32 {
-    let children = children_of(run);
-    *children
-        .iter()
-        .find(|&&pid| command_line(pid).contains("__helper"))
-        .unwrap()
-}
-
-fn command_line(pid: u32) -> String {
-    String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
-        .into_owned()
-}
-
-fn children_of(parent: u32) -> Vec<u32> {
-    let parent_of = |pid: u32| -> Option<u32> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
-    };
-    let pids = fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| parent_of(pid) == Some(parent)).collect()
 }
 
 fn effective_user(pid: u32) -> u32 {

@@ -84,6 +84,10 @@ impl Worker<'_> {
                 Status::INSUFFICIENT_PERMISSIONS,
             );
         }
+        if class.kind == Kind::Event && !self.names_an_allowed_event() {
+            let refused = Status::INSUFFICIENT_PERMISSIONS;
+            return self.finish_with_status(call, Some(form.status), refused);
+        }
         let (client, parent) = (self.arg.u32(l::H_ROOT), self.arg.u32(l::H_OBJECT_PARENT));
         let device = match self.device_of(class, client, parent) {
             Ok(device) => device,
@@ -178,6 +182,17 @@ impl Worker<'_> {
             _ => request.client,
         };
         ledger.attach(claim, ClientHandle(client), ObjectHandle(handle));
+    }
+
+    /// The driver makes an event of the class that its parameters name, not of the one that was asked for.
+    fn names_an_allowed_event(&self) -> bool {
+        use layout::event_alloc as e;
+        if self.params.len() < e::SIZE {
+            return true;
+        }
+        let real = self.params.u32(e::H_CLASS);
+        let entry = self.tenant.abi.class(real);
+        real == 0 || entry.is_some_and(|c| c.kind == Kind::Event && c.decision == Decision::Execute)
     }
 
     /// MIG monitor and configuration objects name a capability descriptor (u64@0), which the driver resolves in the

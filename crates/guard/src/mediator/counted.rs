@@ -21,6 +21,11 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };
         let order = self.tenant.in_order(client);
+        if !self.still_known(client, memory) {
+            self.tenant.ledger().give_up(claim);
+            drop(order);
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
         let executed = self.execute_with_descriptor(call, layout::nvos33_with_fd::FD);
         let mut ledger = self.tenant.ledger();
         if executed.is_ok() && self.arg.u32(l::STATUS) == Status::OK.0 {

@@ -198,6 +198,14 @@ impl Worker<'_> {
         Ok(true)
     }
 
+    /// Whether memory that was known is known still. Asked again in the order of its client's calls: another thread may
+    /// have freed it since, and made an object under its handle whose class nobody has looked at.
+    pub(super) fn still_known(&self, client: u32, memory: u32) -> bool {
+        self.tenant
+            .ledger()
+            .knows(ClientHandle(client), ObjectHandle(memory))
+    }
+
     fn free(&mut self, call: &Call) -> Outcome {
         use layout::nvos00 as l;
         self.still_waiting(call)?;
@@ -232,6 +240,12 @@ impl Worker<'_> {
         };
         let waiting = self.still_waiting(call);
         let order = self.tenant.in_order_two(client, source);
+        let stays = self.tenant.named_clients_stay();
+        if !self.still_known(source, object) {
+            self.tenant.ledger().give_up(claim);
+            drop((order, stays));
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
         let executed = waiting.and_then(|()| Ok(self.execute(call)?));
         if executed.is_err() || self.arg.u32(l::STATUS) != Status::OK.0 {
             self.tenant.ledger().give_up(claim);
@@ -253,7 +267,7 @@ impl Worker<'_> {
                 .ledger()
                 .attach(claim, ClientHandle(client), handle);
         }
-        drop(order);
+        drop((order, stays));
         let value = executed?;
         self.finish(call, value)
     }
@@ -465,12 +479,20 @@ impl Worker<'_> {
 
     fn map_memory_dma(&mut self, call: &Call) -> Outcome {
         use layout::nvos46 as l;
+        let status_at = Some(self.tenant.abi.layout().nvos46.status);
         let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
         if !self.memory_is_known(call, client, memory)? {
-            let status_at = Some(self.tenant.abi.layout().nvos46.status);
             return self.finish_with_status(call, status_at, Status::OBJECT_NOT_FOUND);
         }
-        self.plain(call)
+        self.still_waiting(call)?;
+        let order = self.tenant.in_order(client);
+        if !self.still_known(client, memory) {
+            drop(order);
+            return self.finish_with_status(call, status_at, Status::OBJECT_NOT_FOUND);
+        }
+        let value = self.execute(call)?;
+        drop(order);
+        self.finish(call, value)
     }
 
     /// Executes a block with a descriptor number at `at`, resolved in the calling thread's table.
@@ -532,22 +554,31 @@ impl Worker<'_> {
         if !self.tenant.owns_client(client) {
             return self.finish_with_status(call, Some(at.status), Status::INVALID_CLIENT);
         }
+        let count = (self.arg.u32(l::NUM_OBJECTS) as usize).min(128);
+        let objects: Vec<u32> = (0..count)
+            .map(|i| self.arg.u32(at.handles + 4 * i))
+            .collect();
+        for &object in &objects {
+            if !self.memory_is_known(call, client, object)? {
+                return self.finish_with_status(call, Some(at.status), Status::OBJECT_NOT_FOUND);
+            }
+        }
         let number = self.arg.u32(l::FD) as i32;
         let old = if number >= 0 {
             Some(call.caller.descriptor(number)?)
         } else {
             None
         };
+        self.still_waiting(call)?;
+        let order = self.tenant.in_order(client);
+        if !objects.iter().all(|&o| self.still_known(client, o)) {
+            drop(order);
+            return self.finish_with_status(call, Some(at.status), Status::OBJECT_NOT_FOUND);
+        }
         if let Some(old) = &old {
             use std::os::fd::AsRawFd;
             self.arg.set_u32(l::FD, old.as_raw_fd() as u32);
         }
-        let count = (self.arg.u32(l::NUM_OBJECTS) as usize).min(128);
-        let objects: Vec<u32> = (0..count)
-            .map(|i| self.arg.u32(at.handles + 4 * i))
-            .collect();
-        self.still_waiting(call)?;
-        let order = self.tenant.in_order(client);
         let value = self.execute(call)?;
         let status = self.arg.u32(at.status);
         let new = self.arg.u32(l::FD) as i32;

@@ -20,6 +20,10 @@ use crate::sys::Tid;
 impl Worker<'_> {
     pub(super) fn mmap(&mut self, n: &Notification, caller: &Arc<Caller>) -> Outcome {
         let mut caller = caller.clone();
+        // Whatever the descriptor is, or is swapped for: from here on a mapping there is no inherited one. A mapping of
+        // the UVM file stands at its offset, and the numbers of a call cannot be changed.
+        let asked = (n.args[5], n.args[1].saturating_add(PAGE));
+        self.tenant.files().cut_inherited(caller.process, &[asked]);
         let file = match self.open_file(n, &mut caller, n.args[4] as i32) {
             // No such descriptor: the kernel gives the right error.
             Err(Stop::Errno(libc::EBADF)) => return Ok(Reply::Continue),
@@ -48,15 +52,16 @@ impl Worker<'_> {
         let Some(reservation) = self.tenant.reserve(device, Bytes(length), caller.tid) else {
             return Err(Stop::Errno(libc::ENOMEM));
         };
-        self.tenant
-            .ledger()
-            .map_managed(reservation, Pid(caller.process), base, length);
+        // Expected first: whoever gives charges back looks at what is expected before he takes one away.
         self.tenant.files().expect_mapping(
             (caller.process, caller.tid),
             base,
             length,
             Instant::now(),
         );
+        self.tenant
+            .ledger()
+            .map_managed(reservation, Pid(caller.process), base, length);
         Ok(Reply::Continue)
     }
 
@@ -67,8 +72,9 @@ impl Worker<'_> {
     }
 }
 
+const PAGE: u64 = 4096;
+
 fn page_rounded(length: u64) -> Result<u64, Stop> {
-    const PAGE: u64 = 4096;
     length
         .checked_next_multiple_of(PAGE)
         .ok_or(Stop::Errno(libc::ENOMEM))

@@ -153,7 +153,9 @@ impl<'t> Worker<'t> {
             self.tenant.callers.forget_process(caller.process);
             return Err(Stop::Gone);
         }
-        self.tenant.processes().note(caller.process)?;
+        if self.tenant.processes().note(caller.process)? {
+            crate::audit::note_inherited(self.tenant, caller.process);
+        }
         Ok(())
     }
 

@@ -139,6 +139,23 @@ impl Worker<'_> {
                 return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT);
             }
         }
+        if call.request == uvm::ENABLE_PEER_ACCESS {
+            use layout::uvm_enable_peer_access as l;
+            let of_slice = [l::GPU_UUID_A, l::GPU_UUID_B].into_iter().all(|at| {
+                self.tenant
+                    .device_by_uuid(&self.arg.bytes[at..][..16])
+                    .is_some()
+            });
+            if !of_slice {
+                return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT);
+            }
+        }
+        if call.request == uvm::ALLOC_DEVICE_P2P {
+            return match id {
+                Some(id) => self.alloc_device_p2p(call, id, status_at),
+                None => Err(Stop::Errno(libc::EINVAL)),
+            };
+        }
         if call.request == uvm::ALLOC_SEMAPHORE_POOL {
             let length = self.arg.u64(layout::uvm_alloc_semaphore_pool::LENGTH);
             let had = self.tenant.files().pool_bytes(call.file.owner);
@@ -154,6 +171,43 @@ impl Worker<'_> {
             self.note_uvm(call, id);
         }
         drop(order);
+        self.finish(call, value)
+    }
+
+    /// A range through which a peer device reaches memory: it keeps the memory alive as a mapping does, and goes with
+    /// `UVM_FREE`.
+    fn alloc_device_p2p(&mut self, call: &Call, id: UvmFile, status_at: Option<usize>) -> Outcome {
+        use layout::uvm_alloc_device_p2p as l;
+        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.arg.u32(l::H_MEMORY));
+        let device = self
+            .tenant
+            .device_by_uuid(&self.arg.bytes[l::GPU_UUID..][..16]);
+        let Some(device) = device else {
+            return self.finish_with_status(call, status_at, Status::INVALID_ARGUMENT);
+        };
+        if !self.tenant.owns_client(client) || !self.memory_is_known(call, client, memory)? {
+            return self.finish_with_status(call, status_at, Status::OBJECT_NOT_FOUND);
+        }
+        self.still_waiting(call)?;
+        let order = self.tenant.in_order_two(client, uvm_shard(id));
+        let stays = self.tenant.named_clients_stay();
+        if !self.still_known(client, memory) {
+            drop((order, stays));
+            return self.finish_with_status(call, status_at, Status::OBJECT_NOT_FOUND);
+        }
+        let value = self.execute(call)?;
+        if self.arg.u32(l::RM_STATUS) == Status::OK.0 {
+            let (base, length) = (self.arg.u64(l::BASE), self.arg.u64(l::LENGTH));
+            self.tenant.ledger().map(
+                id,
+                device,
+                base,
+                length,
+                ClientHandle(client),
+                ObjectHandle(memory),
+            );
+        }
+        drop((order, stays));
         self.finish(call, value)
     }
 
@@ -295,6 +349,10 @@ impl Worker<'_> {
         }
         self.still_waiting(call)?;
         let _order = self.tenant.in_order_two(client, uvm_shard(id));
+        let _stays = self.tenant.named_clients_stay();
+        if !self.still_known(client, memory) {
+            return Ok(Status::OBJECT_NOT_FOUND);
+        }
         self.tenant.in_driver(call.file.fd(), call.request, block)?;
         let status = Status(rmcall::u32_at(block, behind.rm_status));
         if status == Status::OK {

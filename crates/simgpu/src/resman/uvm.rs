@@ -473,7 +473,7 @@ impl Rm {
         let size = self.memories.get(&memory).map_or(0, |memory| memory.size);
         if offset
             .checked_add(length)
-            .is_none_or(|end| end > size.next_multiple_of(PAGE))
+            .is_none_or(|end| end > size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX))
         {
             return Err(status::INVALID_OFFSET);
         }

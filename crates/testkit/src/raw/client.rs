@@ -148,6 +148,24 @@ impl Client {
         checked(block.u32(l::STATUS))
     }
 
+    /// Pins pages of this process as memory below `parent`, under a handle of the caller's choice (`RM_ALLOC_MEMORY`).
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn pin(&self, parent: u32, handle: u32, address: u64, length: u64) -> Answer {
+        use layout::{nvos02 as l, nvos02_with_fd as with_fd};
+        let mut block = Block::new(with_fd::SIZE)
+            .with32(l::H_ROOT, self.root)
+            .with32(l::H_OBJECT_PARENT, parent)
+            .with32(l::H_OBJECT_NEW, handle)
+            .with32(l::H_CLASS, class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
+            .with64(l::P_MEMORY, address)
+            .with64(l::LIMIT, length - 1)
+            .with32(with_fd::FD, u32::MAX);
+        self.escape(nr::RM_ALLOC_MEMORY, &mut block)?;
+        checked(block.u32(l::STATUS))
+    }
+
     /// Another handle, below `parent`, for an object of some client.
     ///
     /// # Errors

@@ -69,6 +69,16 @@ pub(crate) fn params_of(class: u32) -> Block {
     Block::new(sizes.map(|entry| entry.size.into()).max().unwrap_or(0))
 }
 
+/// Before the status word of an export to a dmabuf stand the sizes of its 128 objects.
+pub(crate) const SIZES: usize = 128 * 8;
+
+/// Where a branch has the fields of an export to a dmabuf, and how large its block is.
+pub(crate) fn export_layout(abi: &rm::Abi) -> (rm::varying::ExportToDmabufFd, usize) {
+    let sizes = abi.escape(rm::nr::EXPORT_TO_DMABUF_FD).map(|e| e.sizes);
+    let size = sizes.and_then(|sizes| sizes.first()).copied().unwrap_or(0);
+    (abi.layout().export_to_dmabuf_fd, size.into())
+}
+
 /// A status word as an answer.
 pub(crate) fn checked(status: u32) -> Answer {
     if status == 0 {

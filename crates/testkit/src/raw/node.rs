@@ -144,6 +144,26 @@ impl Node {
         Ok(self.connected(|connection| connection.ioctl(file, request, block.as_mut_ptr()))?)
     }
 
+    /// As [`Node::ioctl`] with a block at an address, which may be one where nothing is, or of what must not be there.
+    ///
+    /// # Errors
+    /// As ioctl(2): `EFAULT` for such an address.
+    pub(crate) fn ioctl_at(&self, file: BorrowedFd<'_>, request: u32, address: u64) -> Answer<i32> {
+        // SAFETY: the kernel and the driver check every address they are given. They write where a block points, which
+        // for the programs of this crate is memory that they reach by raw pointers alone, or none of theirs.
+        let answer = unsafe { libc::ioctl(file.as_raw_fd(), request.into(), address) };
+        if answer >= 0 {
+            return Ok(answer);
+        }
+        match io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::ENOTTY) && self.socket.is_some() => {
+                Ok(self
+                    .connected(|connection| connection.ioctl(file, request, address as *mut u8))?)
+            }
+            e => Err(e.into()),
+        }
+    }
+
     /// Submits work to a channel. On a card this would be a write to mapped memory, which this crate does not do.
     ///
     /// # Errors

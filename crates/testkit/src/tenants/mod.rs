@@ -3,10 +3,14 @@
 //! Each measures what it got and says what a standing wall gives. With the wall taken away it measures a failure.
 
 mod attacks;
+mod attacks_races;
+mod beyond;
 mod cuda;
 mod fill;
+mod fuzz;
 mod hoarders;
 mod honest;
+mod killer;
 mod memory;
 mod neighbour;
 mod outsiders;
@@ -15,6 +19,8 @@ mod shapes;
 mod signals;
 mod threats;
 mod threats_foreign;
+mod threats_helper;
+mod threats_programs;
 mod visible;
 
 use std::fmt::Display;
@@ -111,6 +117,26 @@ const PROGRAMS: &[Entry] = &[
     ("threat_12", threats_foreign::threat_12),
     ("threat_14", threats_foreign::threat_14),
     ("threat_15", threats_foreign::threat_15),
+    ("threat_10", threats_helper::threat_10),
+    ("threat_21", threats_helper::threat_21),
+    ("threat_22", threats_helper::threat_22),
+    ("threat_23", threats_helper::threat_23),
+    ("threat_24", threats_helper::threat_24),
+    ("threat_25", threats_helper::threat_25),
+    ("threat_29", threats_helper::threat_29),
+    ("threat_30", threats_helper::threat_30),
+    ("threat_44", threats_helper::threat_44),
+    ("threat_13", threats_programs::threat_13),
+    ("threat_16", threats_programs::threat_16),
+    ("threat_17", threats_programs::threat_17),
+    ("threat_18", threats_programs::threat_18),
+    ("threat_19", threats_programs::threat_19),
+    ("threat_20", threats_programs::threat_20),
+    ("threat_42", threats_programs::threat_42),
+    ("threat_43", threats_programs::threat_43),
+    ("threat_45", threats_programs::threat_45),
+    ("threat_46", threats_programs::threat_46),
+    ("threat_47", threats_programs::threat_47),
     ("shape_fork", shapes::fork),
     ("shape_vfork_exec", shapes::vfork_exec),
     ("shape_exec", shapes::exec),
@@ -133,7 +159,26 @@ const PROGRAMS: &[Entry] = &[
     ("flooder", hoarders::flooder),
     ("stalled", hoarders::stalled),
     ("blocking", hoarders::blocking),
+    ("attack_fork_managed", attacks_races::fork_managed),
+    (
+        "attack_fork_replaces_managed",
+        attacks_races::fork_replaces_managed,
+    ),
+    ("attack_handle_changes", attacks_races::handle_changes),
+    ("beyond_shared_parameters", beyond::shared_parameters),
+    ("beyond_handles", beyond::handles),
+    ("beyond_reopened", beyond::reopened),
+    ("beyond_validated", beyond::validated),
+    ("beyond_elsewhere", beyond::elsewhere),
+    ("beyond_signal_helper", beyond::signal_helper),
+    ("beyond_cycles", beyond::cycles),
+    ("beyond_writer", beyond::writer),
+    ("beyond_residue", beyond::residue),
+    ("killer", killer::killer),
+    ("step_target", killer::step_target),
     ("hold", shapes::hold),
+    ("sentinel", neighbour::sentinel),
+    ("fuzz", fuzz::fuzz),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.

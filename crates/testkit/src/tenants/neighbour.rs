@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rm::{ctrl, layout};
 use serde_json::Value;
+use simgpu::work::{Op, Work, WorkStatus};
 
 use super::{Context, Outcome};
 use crate::MIB;
@@ -36,6 +37,71 @@ pub(super) fn spinner(context: &Context) -> Outcome {
         print(&Line::Progress(here));
         channel.spin(&client, KERNEL_NS)?;
         here.finished += 1;
+    }
+}
+
+/// A tenant that looks after what it has: its memory holds what it wrote, its objects answer, nothing is missing of its
+/// slice. Tells how often it has looked; ends when something is not as it was. Never ends by itself.
+pub(super) fn sentinel(context: &Context) -> Outcome {
+    const BASE: u64 = 0x3000_0000_0000;
+    const SIZE: u64 = 64 * MIB;
+    const PIECE: u64 = 64 << 10;
+    const PATTERN: u32 = 0x5e47_1e15;
+    let client = Client::open(&context.node)?;
+    let device = client.first_device()?;
+    let memory = device.alloc(&client, SIZE, Pages::Default)?;
+    client.share(memory, Share::All)?;
+    let uvm = Uvm::open(&context.node)?;
+    let space = uvm.add_device(&client, &device)?;
+    uvm.create_range(BASE, SIZE)?;
+    uvm.map(&space, &client, memory, BASE, SIZE)?;
+    let channel = Channel::open(&client, &device, space.vaspace)?;
+    let work = |op: Op| -> Result<Vec<u8>, String> {
+        let done = client.node().submit(&Work {
+            client: client.root(),
+            channel: channel.channel,
+            wait: true,
+            op,
+        });
+        let done = done.map_err(|e| e.to_string())?;
+        if done.status == WorkStatus::Done {
+            Ok(done.data)
+        } else {
+            Err(format!("work ended with {:?}", done.status))
+        }
+    };
+    work(Op::Fill {
+        dst: BASE,
+        value: PATTERN,
+        width: 4,
+        count: SIZE / 4,
+    })?;
+    let free = device.free_bytes(&client)?;
+    let mut here = Neighbour {
+        client: client.root(),
+        channel: channel.channel,
+        memory,
+        finished: 0,
+    };
+    loop {
+        print(&Line::Progress(here));
+        let piece = here.finished * 7 % (SIZE / PIECE);
+        let read = work(Op::Read {
+            src: BASE + piece * PIECE,
+            len: PIECE,
+        })?;
+        if read != PATTERN.to_le_bytes().repeat(PIECE as usize / 4) {
+            return Err(format!("the memory at piece {piece} is not what was written").into());
+        }
+        let now = device.free_bytes(&client)?;
+        if now != free {
+            return Err(format!("{now} bytes of the slice are free, {free} before").into());
+        }
+        // A handle of its own is as good as it was.
+        let again = client.duplicate(device.device, client.root(), memory)?;
+        client.free(again)?;
+        here.finished += 1;
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

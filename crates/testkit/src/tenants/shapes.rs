@@ -402,7 +402,7 @@ fn send_descriptor(socket: RawFd, file: RawFd) -> io::Result<()> {
     }
 }
 
-fn receive_descriptor(socket: RawFd) -> io::Result<OwnedFd> {
+pub(super) fn receive_descriptor(socket: RawFd) -> io::Result<OwnedFd> {
     let (mut data, mut room) = ([0u8], Ancillary::default());
     let mut byte = libc::iovec {
         iov_base: data.as_mut_ptr().cast(),
