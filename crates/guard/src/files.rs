@@ -396,6 +396,8 @@ impl Files {
 
     /// What a process had mapped when it made its first call.
     pub fn set_inherited(&mut self, process: Tid, mapped: Vec<(u64, u64)>) {
+        // A process of the same number may have ended just now.
+        self.inherited.remove(&process);
         if !mapped.is_empty() {
             self.inherited.insert(process, mapped);
         }

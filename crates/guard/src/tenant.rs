@@ -556,6 +556,11 @@ impl Processes {
         ended
     }
 
+    /// Whether a process has called and its end was not noticed yet.
+    pub fn knows(&self, process: Tid) -> bool {
+        lock(&self.known).contains_key(&process)
+    }
+
     /// Processes that have called and still run.
     pub fn alive(&self) -> Vec<Tid> {
         lock(&self.known).keys().copied().collect()

@@ -4,8 +4,12 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use guard::backend::{Backend, FileWatch, Node};
-use guard::rmcall::{OwnClient, put_u32, u32_at, u64_at};
+use guard::audit::{Finding, audit};
+use guard::backend::{Backend, FileId, FileWatch, Node};
+use guard::rmcall::{OwnClient, put_u32, put_u64, u32_at, u64_at};
+use guard::tenant::{SliceDevice, Tenant, Walls};
+use policy::objects::Limits;
+use policy::units::Bytes;
 use rm::{Abi, Status, ctrl, layout, nr};
 
 /// Parameters that have not the size of the control's (`NV_ERR_INVALID_PARAM_STRUCT`).
@@ -20,6 +24,8 @@ struct Driver {
     deaf_to: Option<u32>,
     /// An index of frame-buffer information that it refuses.
     blind_to: Option<u32>,
+    /// Bytes that it says every process holds.
+    held: u64,
 }
 
 impl Driver {
@@ -29,6 +35,7 @@ impl Driver {
             heap_kib: 1 << 20,
             deaf_to: None,
             blind_to: None,
+            held: 0,
         }
     }
 
@@ -57,9 +64,26 @@ impl Driver {
                     put_u32(params, at + e::DATA, self.heap_kib);
                 }
             }
+            ctrl::NV2080_GPU_GET_PID_INFO => {
+                use layout::{pid_info as l, pid_info_entry as e};
+                put_u64(params, l::PID_INFO_LIST + e::MEM_PRIVATE, self.held)
+            }
             _ => {}
         }
         Status::OK.0
+    }
+}
+
+/// Nothing that is watched ends.
+struct Watch;
+
+impl FileWatch for Watch {
+    fn identify(&mut self, _: BorrowedFd<'_>) -> io::Result<FileId> {
+        Ok(FileId(0))
+    }
+
+    fn gone(&mut self) -> io::Result<Vec<FileId>> {
+        Ok(Vec::new())
     }
 }
 
@@ -106,7 +130,7 @@ impl Backend for Driver {
     }
 
     fn watch(&self) -> io::Result<Box<dyn FileWatch>> {
-        Err(io::Error::from_raw_os_error(libc::ENOSYS))
+        Ok(Box::new(Watch))
     }
 }
 
@@ -162,5 +186,37 @@ fn a_card_that_cannot_be_measured_is_refused_and_not_guessed_at() {
                 "{line}"
             );
         }
+    }
+}
+
+/// What the driver shows for the helper is what the tenant holds. Nobody has charged it here.
+#[test]
+fn an_audit_finds_what_the_driver_shows_and_the_ledger_does_not() {
+    for (held, found) in [(0, 0), (4096, 1)] {
+        let abi = rm::for_driver("580.159.04").expect("a known branch").abi;
+        let backend = Arc::new(Driver {
+            held,
+            ..Driver::of(abi)
+        });
+        let own = OwnClient::open(backend.clone()).expect("it answers");
+        let device = SliceDevice {
+            gpu: own.gpus()[0].clone(),
+            quota: Bytes(1 << 30),
+        };
+        let tenant = Tenant::new(
+            "audited".into(),
+            abi,
+            backend,
+            Walls::default(),
+            vec![device],
+            own,
+            Limits::none(1),
+        );
+        let findings = audit(&tenant.expect("the kernel has what it needs"));
+        assert_eq!(findings.len(), found, "{findings:?}");
+        assert!(findings.iter().all(|f| matches!(
+            f,
+            Finding::UnchargedMemory { driver, ledger, .. } if (driver.0, ledger.0) == (4096, 0)
+        )));
     }
 }

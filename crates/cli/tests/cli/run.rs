@@ -386,6 +386,14 @@ fn a_demo_that_is_interrupted_leaves_nothing_behind() {
         .process_group(0)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
+    // A shell starts what runs in the background with this signal ignored, and so would these tests.
+    // SAFETY: signal(2) is async-signal-safe.
+    unsafe {
+        demo.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
     let mut demo = demo.spawn().unwrap();
     let mut said = BufReader::new(demo.stderr.take().unwrap()).lines();
     let first_held = said.find(|line| line.as_ref().unwrap().contains("held:"));

@@ -62,6 +62,12 @@ fn redteam_an_inherited_mapping_covers_no_other() {
     );
 }
 
+// `Worker::mmap` looks once more whether the process is known.
+#[test]
+fn redteam_a_process_killed_while_it_maps_leaves_no_charge() {
+    attack("attack_killed_while_mapping");
+}
+
 // `Worker::still_known` in the order of the client's calls.
 #[test]
 fn redteam_a_handle_that_changes_while_it_is_named_is_looked_at_again() {

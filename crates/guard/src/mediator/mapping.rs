@@ -62,6 +62,10 @@ impl Worker<'_> {
         self.tenant
             .ledger()
             .map_managed(reservation, Pid(caller.process), base, length);
+        if !self.tenant.processes().knows(caller.process) {
+            // It was killed meanwhile, and its end is entered already: nobody else would give this back.
+            self.tenant.ledger().exit_process(Pid(caller.process));
+        }
         Ok(Reply::Continue)
     }
 

@@ -90,6 +90,30 @@ pub(super) fn fork_replaces_managed(context: &Context) -> Outcome {
     ))
 }
 
+/// Processes are killed while they map managed memory: no charge is entered for one whose end was entered before.
+pub(super) fn killed_while_mapping(context: &Context) -> Outcome {
+    const ROUNDS: u64 = 400;
+    let watch = Watch::new(context)?;
+    for round in 0..ROUNDS {
+        let child = forked(|| {
+            let map = || -> Answer {
+                let uvm = Uvm::open(&context.node)?;
+                // Each fits only when the one before is given back: the guard looks who has ended while it serves the call.
+                loop {
+                    drop(uvm.managed(context.quota / 5 * 3)?);
+                }
+            };
+            i32::from(map().is_err())
+        })?;
+        std::thread::sleep(Duration::from_micros(1500 + 13 * round));
+        // SAFETY: a child of ours that has not been waited for.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        wait_for(child);
+    }
+    let left = watch.settles(0)?;
+    Ok(bytes(left, 0, true, format!("{ROUNDS} processes killed")))
+}
+
 /// A handle is device memory, then nothing, then pinned pages that were made past the guard, over and over, while another
 /// thread gives it names and maps it: whatever it is in that moment, its class was looked at.
 pub(super) fn handle_changes(context: &Context) -> Outcome {

@@ -164,6 +164,10 @@ const PROGRAMS: &[Entry] = &[
         "attack_fork_replaces_managed",
         attacks_races::fork_replaces_managed,
     ),
+    (
+        "attack_killed_while_mapping",
+        attacks_races::killed_while_mapping,
+    ),
     ("attack_handle_changes", attacks_races::handle_changes),
     ("beyond_shared_parameters", beyond::shared_parameters),
     ("beyond_handles", beyond::handles),

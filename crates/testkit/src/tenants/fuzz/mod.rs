@@ -7,6 +7,7 @@
 
 mod arena;
 mod blocks;
+mod files;
 mod random;
 mod shared;
 mod thread;

@@ -1,32 +1,28 @@
 //! One thread of hostile calls: what it knows, and what it does next.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use rm::{Abi, Kind, class, ctrl, layout, nr, uvm};
+use rm::{Abi, Kind, class, layout, nr, uvm};
 
 use super::arena::Arena;
 use super::random::Random;
 use super::shared::Shared;
 use crate::outside::Neighbour;
-use crate::raw::{
-    Answer, Block, Client, File, Node, Pages, SIZES, Uvm, export_layout, params_of, request,
-};
+use crate::raw::{Answer, Block, Client, File, Node, Pages, Uvm, params_of, request};
 
 /// Addresses that a thread has for managed memory and for ranges of the UVM file.
-const ADDRESSES: u64 = 32 << 30;
+pub(super) const ADDRESSES: u64 = 32 << 30;
 /// More handles than that are forgotten, not freed: they go with their client.
-const MOST_OBJECTS: usize = 256;
-const MOST_FILES: usize = 24;
+pub(super) const MOST_OBJECTS: usize = 256;
+pub(super) const MOST_FILES: usize = 24;
 /// After so many calls a thread begins again with what an honest one has.
 const AFRESH: usize = 80;
-/// A child that hangs ends here; the program that waits for it does not hang then.
-const CHILD_SECONDS: u32 = 5;
 
 /// A client of this thread, and the file it hangs on.
 pub struct Known {
     pub handle: u32,
-    file: i32,
+    pub file: i32,
 }
 
 /// An object that the driver made for this thread.
@@ -39,7 +35,7 @@ pub struct Object {
 /// A descriptor.
 pub struct Opened {
     pub fd: OwnedFd,
-    file: Option<File>,
+    pub file: Option<File>,
 }
 
 /// One thread.
@@ -50,7 +46,7 @@ pub struct Thread {
     /// Blocks that another thread changes while they are looked at.
     pub arena: Arena,
     /// Blocks that nobody changes: of the call whose swapped parameters end the tenant, as they must.
-    calm: Arena,
+    pub(super) calm: Arena,
     pub shared: &'static Shared,
     pub neighbour: Neighbour,
     pub uuid: [u8; 16],
@@ -58,12 +54,12 @@ pub struct Thread {
     pub objects: Vec<Object>,
     pub files: Vec<Opened>,
     /// Start of this thread's addresses.
-    addresses: u64,
+    pub(super) addresses: u64,
     /// What was made there: base and length.
-    ranges: Vec<(u64, u64)>,
+    pub(super) ranges: Vec<(u64, u64)>,
     next_handle: u32,
     /// An exported dmabuf stays charged until the tenant ends: nothing tells when it is gone.
-    may_export_for_good: bool,
+    pub(super) may_export_for_good: bool,
 }
 
 impl Thread {
@@ -117,7 +113,7 @@ impl Thread {
     }
 
     /// What an honest program does first.
-    fn begin(&mut self) -> Answer {
+    pub(super) fn begin(&mut self) -> Answer {
         let client = Client::open(&self.node)?;
         let device = client.first_device()?;
         self.uuid = device.uuid;
@@ -150,7 +146,7 @@ impl Thread {
         Ok(())
     }
 
-    fn made(&mut self, client: u32, handle: u32, kind: Kind) {
+    pub(super) fn made(&mut self, client: u32, handle: u32, kind: Kind) {
         if self.objects.len() == MOST_OBJECTS {
             let at = self.random.below(MOST_OBJECTS);
             self.objects.swap_remove(at);
@@ -205,7 +201,7 @@ impl Thread {
         }
     }
 
-    fn step(&mut self, may_fork: bool) {
+    pub(super) fn step(&mut self, may_fork: bool) {
         match self.random.below(100) {
             0..16 => self.control(),
             16..32 => self.alloc(),
@@ -226,7 +222,13 @@ impl Thread {
     }
 
     /// Makes a call on a block in the arena and gives the block as it is afterwards: how it is answered does not matter.
-    fn call(&mut self, arena: Arena, file: i32, request: u32, block: &Block) -> Option<u64> {
+    pub(super) fn call(
+        &mut self,
+        arena: Arena,
+        file: i32,
+        request: u32,
+        block: &Block,
+    ) -> Option<u64> {
         let at = arena.place(&mut self.random, block.len());
         arena.lay(at, block);
         // SAFETY: the number may be of any file, or of none: the call says so then. It is not kept.
@@ -237,7 +239,7 @@ impl Thread {
     }
 
     /// The file of a client, most of the time; else any.
-    fn file_of(&mut self, client: u32) -> i32 {
+    pub(super) fn file_of(&mut self, client: u32) -> i32 {
         let its = self.clients.iter().find(|known| known.handle == client);
         let its = its.map(|known| known.file);
         match its {
@@ -246,14 +248,14 @@ impl Thread {
         }
     }
 
-    fn any_file(&mut self) -> i32 {
+    pub(super) fn any_file(&mut self) -> i32 {
         match self.random.any(&self.files) {
             Some(file) => file.fd.as_raw_fd(),
             None => 0,
         }
     }
 
-    fn file_on(&mut self, wanted: File) -> i32 {
+    pub(super) fn file_on(&mut self, wanted: File) -> i32 {
         let fitting: Vec<i32> = self
             .files
             .iter()
@@ -266,7 +268,7 @@ impl Thread {
         }
     }
 
-    fn escape(&mut self) {
+    pub(super) fn escape(&mut self) {
         let count = self.abi.escapes().len();
         let at = self.random.below(count);
         let entry = self.abi.escapes().nth(at).expect("below the count");
@@ -314,7 +316,7 @@ impl Thread {
         }
     }
 
-    fn alloc(&mut self) {
+    pub(super) fn alloc(&mut self) {
         let entry = self.any_class();
         let params = self.class_params(entry);
         let params_at = self.arena.pointer(&mut self.random, params.len());
@@ -373,7 +375,7 @@ impl Thread {
         }
     }
 
-    fn control(&mut self) {
+    pub(super) fn control(&mut self) {
         let count = self.abi.controls().len();
         let at = self.random.below(count);
         let entry = self.abi.controls().nth(at).expect("below the count");
@@ -385,7 +387,7 @@ impl Thread {
         self.send_control(entry.cmd, &params);
     }
 
-    fn send_control(&mut self, cmd: u32, params: &Block) -> bool {
+    pub(super) fn send_control(&mut self, cmd: u32, params: &Block) -> bool {
         let (client, object) = match cmd >> 16 {
             0 => {
                 let client = self.client();
@@ -414,7 +416,7 @@ impl Thread {
         at.is_some_and(|at| self.arena.load(at + l::STATUS as u64) == 0)
     }
 
-    fn heap(&mut self) {
+    pub(super) fn heap(&mut self) {
         use layout::{nvos32 as l, nvos32_alloc_size as a};
         let block = self.heap_block();
         let client = block.u32(l::H_ROOT);
@@ -430,7 +432,7 @@ impl Thread {
         }
     }
 
-    fn duplicate(&mut self) {
+    pub(super) fn duplicate(&mut self) {
         use layout::nvos55 as l;
         let ((client, parent), (source, object)) =
             (self.pair_of(Kind::Device), self.pair_of(Kind::Memory));
@@ -457,7 +459,7 @@ impl Thread {
     }
 
     /// Memory into a range of the UVM file, or out of it.
-    fn map(&mut self) {
+    pub(super) fn map(&mut self) {
         if self.random.once_in(3) {
             let back = self.random.pick(&[uvm::UNMAP_EXTERNAL, uvm::FREE]);
             return self.uvm_call(back);
@@ -478,7 +480,7 @@ impl Thread {
     }
 
     /// Memory, another name for it, a mapping of it; then all that is taken back, in any order.
-    fn chain(&mut self) {
+    pub(super) fn chain(&mut self) {
         use layout::{memory_allocation as m, nvos64 as l};
         let ((client, device), handle) = (self.pair_of(Kind::Device), self.handle());
         let length = (1 << 16) << self.random.below(10);
@@ -551,7 +553,7 @@ impl Thread {
         }
     }
 
-    fn uvm(&mut self) {
+    pub(super) fn uvm(&mut self) {
         let count = self.abi.uvm_calls().len();
         let at = self.random.below(count);
         let request = self
@@ -563,7 +565,7 @@ impl Thread {
         self.uvm_call(request);
     }
 
-    fn uvm_call(&mut self, request: u32) {
+    pub(super) fn uvm_call(&mut self, request: u32) {
         let Some(entry) = self.abi.uvm(request) else {
             return;
         };
@@ -581,7 +583,7 @@ impl Thread {
     }
 
     /// Frees an object, a client, or what is not there; sometimes twice.
-    fn free(&mut self) {
+    pub(super) fn free(&mut self) {
         let (client, object) = match self.random.below(32) {
             0 => {
                 let client = self.client();
@@ -594,7 +596,7 @@ impl Thread {
         self.free_this(client, object);
     }
 
-    fn free_this(&mut self, client: u32, object: u32) {
+    pub(super) fn free_this(&mut self, client: u32, object: u32) {
         use layout::nvos00 as l;
         let block = Block::new(l::SIZE)
             .with32(l::H_ROOT, client)
@@ -609,223 +611,6 @@ impl Thread {
                 self.clients.retain(|known| known.handle != client);
                 self.objects.retain(|o| o.client != client);
             }
-        }
-    }
-
-    fn export_or_import(&mut self) {
-        let number = self.file_on(File::Control) as u32;
-        let (device, memory) = (self.pair_of(Kind::Device).1, self.pair_of(Kind::Memory));
-        if self.may_export_for_good && self.random.once_in(3) {
-            use layout::export_to_dmabuf_fd as l;
-            let count = self.random.pick(&[1, 1, 1, 2, 128, u32::MAX]);
-            let (at, size) = export_layout(self.abi);
-            let block = Block::new(size)
-                .with32(l::FD, u32::MAX)
-                .with32(l::H_CLIENT, memory.0)
-                .with32(l::TOTAL_OBJECTS, count)
-                .with32(l::NUM_OBJECTS, count)
-                .with64(l::TOTAL_SIZE, 1 << 20)
-                .with32(at.handles, memory.1)
-                .with64(at.status - SIZES, 1 << 20);
-            let file = self.file_on(File::Gpu(0));
-            let number = request(nr::EXPORT_TO_DMABUF_FD, size);
-            if let Some(there) = self.call(self.calm, file, number, &block)
-                && self.calm.load(there + at.status as u64) == 0
-                && let Ok(new) = i32::try_from(self.calm.load(there + l::FD as u64))
-            {
-                // SAFETY: the driver has just made this descriptor for us, in memory that nobody else writes.
-                drop(unsafe { OwnedFd::from_raw_fd(new) });
-            }
-            return;
-        }
-        if self.random.once_in(2) {
-            let params = self
-                .wild(24)
-                .with32(0, 1)
-                .with32(4, device)
-                .with32(8, device)
-                .with32(12, memory.1)
-                .with32(16, number);
-            self.send_control(ctrl::NV0000_OS_UNIX_EXPORT_OBJECT_TO_FD, &params);
-        } else {
-            let handle = self.handle();
-            let params = self
-                .wild(20)
-                .with32(0, number)
-                .with32(4, 1)
-                .with32(8, device)
-                .with32(12, device)
-                .with32(16, handle);
-            if self.send_control(ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD, &params) {
-                self.shared.count_made();
-                let client = self.client();
-                self.made(client, handle, Kind::Memory);
-            }
-        }
-    }
-
-    /// Maps a UVM file (or another) as managed memory is made, or unmaps a part of what was mapped. Offsets are
-    /// addresses: the driver takes no other, and a stand-in, which takes all, would show what no driver does.
-    fn managed(&mut self) {
-        let (base, length) = self.range();
-        let inside = base >= self.addresses
-            && length <= ADDRESSES
-            && base - self.addresses <= ADDRESSES - length
-            && base.is_multiple_of(1 << 12)
-            && length > 0;
-        if !inside {
-            return;
-        }
-        let file = self.file_on(File::Uvm);
-        let unmap = self.random.once_in(2);
-        let (file, flags) = if unmap {
-            let empty = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            (-1, empty)
-        } else {
-            (
-                file,
-                self.random
-                    .pick(&[libc::MAP_SHARED, libc::MAP_SHARED_VALIDATE]),
-            )
-        };
-        let (protection, offset) = if unmap {
-            (libc::PROT_NONE, 0)
-        } else {
-            (libc::PROT_READ | libc::PROT_WRITE, base)
-        };
-        // SAFETY: in the place of a part of our own reserved addresses, which nobody has a reference into.
-        let mapped = unsafe {
-            libc::mmap(
-                base as *mut libc::c_void,
-                length as usize,
-                protection,
-                flags | libc::MAP_FIXED,
-                file,
-                offset as libc::off_t,
-            )
-        };
-        if mapped != libc::MAP_FAILED && !unmap && self.ranges.len() < MOST_OBJECTS {
-            self.ranges.push((base, length));
-        }
-    }
-
-    /// Opens, closes, and puts files in the place of others while other threads call on them.
-    fn juggle_files(&mut self) {
-        if self.files.len() < 3 {
-            return;
-        }
-        let (from, to) = (
-            self.random.below(self.files.len()),
-            self.random.below(self.files.len()),
-        );
-        match self.random.below(4) {
-            0 if self.files.len() < MOST_FILES => {
-                let wanted = self.random.pick(&[File::Control, File::Uvm, File::Gpu(0)]);
-                if let Ok(fd) = self.node.open(wanted) {
-                    let file = Some(wanted);
-                    self.files.push(Opened { fd, file });
-                }
-            }
-            1 if self.files.len() > 8 => {
-                let closed = self.files.swap_remove(from);
-                let number = closed.fd.as_raw_fd();
-                self.clients.retain(|known| known.file != number);
-            }
-            2 if from != to => {
-                let number = self.files[to].fd.as_raw_fd();
-                // SAFETY: both numbers are ours, and the second stays ours with another file behind it.
-                let done = unsafe { libc::dup2(self.files[from].fd.as_raw_fd(), number) };
-                if done >= 0 {
-                    self.files[to].file = self.files[from].file;
-                }
-            }
-            _ if self.files.len() < MOST_FILES => {
-                if let Ok(fd) = self.files[from].fd.as_fd().try_clone_to_owned() {
-                    let file = self.files[from].file;
-                    self.files.push(Opened { fd, file });
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn new_client(&mut self) {
-        let Ok(fd) = self.node.open(File::Control) else {
-            return;
-        };
-        let wanted = self.handle();
-        use layout::nvos64 as l;
-        let block = Block::new(l::SIZE)
-            .with32(l::H_OBJECT_NEW, wanted)
-            .with32(l::H_CLASS, class::NV01_ROOT_CLIENT);
-        let number = request(nr::RM_ALLOC, l::SIZE);
-        let file = fd.as_raw_fd();
-        if let Some(at) = self.call(self.calm, file, number, &block)
-            && self.calm.load(at + l::STATUS as u64) == 0
-        {
-            let handle = self.calm.load(at + l::H_OBJECT_NEW as u64);
-            self.clients.push(Known { handle, file });
-            let device =
-                Block::new(layout::device_alloc::SIZE).with32(layout::device_alloc::VA_MODE, 2);
-            let to = self.calm.place(&mut self.random, device.len());
-            self.calm.lay(to, &device);
-            let wanted = self.handle();
-            let block = Block::new(l::SIZE)
-                .with32(l::H_ROOT, handle)
-                .with32(l::H_OBJECT_PARENT, handle)
-                .with32(l::H_OBJECT_NEW, wanted)
-                .with32(l::H_CLASS, class::NV01_DEVICE_0)
-                .with64(l::P_ALLOC_PARMS, to);
-            if let Some(at) = self.call(self.calm, file, number, &block)
-                && self.calm.load(at + l::STATUS as u64) == 0
-            {
-                self.made(handle, wanted, Kind::Device);
-            }
-        }
-        if self.files.len() >= MOST_FILES {
-            // The file goes, and its client with it, while other calls may be on them.
-            let at = self.random.below(self.files.len());
-            let closed = self.files.swap_remove(at).fd.as_raw_fd();
-            self.clients.retain(|known| known.file != closed);
-        }
-        let file = Some(File::Control);
-        self.files.push(Opened { fd, file });
-    }
-
-    /// A child that calls on what it has inherited, and ends or is killed in the middle of it.
-    fn child(&mut self) {
-        let kill = self.random.once_in(2);
-        let calls = 1 + self.random.below(20);
-        // SAFETY: the child uses only what this thread has: its arenas, its descriptors, the allocator (which the C
-        // library makes usable in a child) and a connection of its own.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: integers; the child ends with the thread that made it, and if it hangs.
-            unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                libc::alarm(CHILD_SECONDS);
-            }
-            for _ in 0..calls {
-                self.step(false);
-            }
-            // SAFETY: ends the child at once; nothing of the parent's is written twice.
-            unsafe { libc::_exit(0) }
-        }
-        if child < 0 {
-            return;
-        }
-        if kill {
-            std::thread::sleep(std::time::Duration::from_micros(
-                self.random.below(4000) as u64
-            ));
-            // SAFETY: a child of ours that has not been waited for.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-        }
-        let mut status = 0;
-        // SAFETY: as above; `status` is live.
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM {
-            self.shared.count_hung();
         }
     }
 }
