@@ -90,6 +90,12 @@ fn threat_28_channels_without_a_group_count_as_groups() {
     hoard("bare_channels", groups, groups, "channel groups asked for");
 }
 
+// `Worker::engine_of`: a channel with a group of its own is measured by itself.
+#[test]
+fn redteam_a_channel_without_a_group_is_charged_for_one() {
+    assert_held(&Stage::new().play(&["bare_channels"]));
+}
+
 #[test]
 fn threat_28_a_group_holds_no_more_channels_than_the_driver_says() {
     let most = u64::from(CHANNELS_A_GROUP);

@@ -8,14 +8,16 @@ use std::time::Instant;
 
 use rm::{class, ctrl, layout, nr};
 
+use super::fill::human;
+use super::shapes::Watch;
 use super::threats::words;
 use super::{Context, Outcome};
-use crate::MIB;
 use crate::outside::{Line, ask};
 use crate::raw::{
     Answer, Block, Channel, Client, Device, Fault, File, Pages, checked, params_of, request,
     system_call,
 };
+use crate::{KIB, MIB};
 
 /// Channels that a hoarder puts into one group: fewer than a group may hold.
 const IN_A_GROUP: u64 = 100;
@@ -194,6 +196,30 @@ pub(super) fn hoarder(context: &Context) -> Outcome {
         format!("{count}, then {end}; {again} after all was given back"),
         &format!("{least} to {most}, then {}", Fault::NO_MEMORY),
         format!("took all {kind} that it could get"),
+    ))
+}
+
+/// Makes channels below the device when those in a group are known already: each has a group of its own, and takes what
+/// one does.
+pub(super) fn bare_channels(context: &Context) -> Outcome {
+    const CHANNELS: u64 = 10;
+    /// Context buffers and instance memory (measured on an H200, driver 580.159).
+    const LEAST: u64 = (4416 + 64) * KIB;
+    let watch = Watch::new(context)?;
+    let mut hoarder = Hoarder::new(context)?;
+    for number in 0..CHANNELS {
+        hoarder.make("channels", number)?;
+    }
+    let before = watch.used()?;
+    for number in 0..CHANNELS {
+        hoarder.make("bare_channels", number)?;
+    }
+    let used = watch.used()?.saturating_sub(before);
+    Ok(words(
+        used >= CHANNELS * LEAST,
+        human(used),
+        &format!("{} or more", human(CHANNELS * LEAST)),
+        format!("charged for {CHANNELS} channels that have groups of their own"),
     ))
 }
 

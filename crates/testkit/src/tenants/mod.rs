@@ -17,6 +17,7 @@ mod outsiders;
 mod race;
 mod shapes;
 mod signals;
+mod spaces;
 mod threats;
 mod threats_foreign;
 mod threats_helper;
@@ -156,6 +157,9 @@ const PROGRAMS: &[Entry] = &[
     ("attack_refused_export", attacks::refused_export),
     ("attack_freed_range", attacks::freed_range),
     ("hoarder", hoarders::hoarder),
+    ("bare_channels", hoarders::bare_channels),
+    ("attack_shared_space", spaces::outlives_exit),
+    ("attack_shared_space_exec", spaces::outlives_exec),
     ("flooder", hoarders::flooder),
     ("stalled", hoarders::stalled),
     ("blocking", hoarders::blocking),
