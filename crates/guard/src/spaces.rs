@@ -100,6 +100,8 @@ impl Spaces {
             });
         }
         let mut of = lock(&self.of);
+        // A process that was killed just before it was to map something is held for nothing.
+        of.retain(|&p, _| p == process || tenant.processes().knows(p));
         let others: usize = of
             .iter()
             .filter(|(p, _)| **p != process)
