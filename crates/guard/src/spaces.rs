@@ -1,5 +1,6 @@
 //! Address spaces with managed memory. It lies in the address space, whoever mapped it there: a process may end, or
-//! execute another program, while a second one (clone(2) with `CLONE_VM`) keeps what it mapped.
+//! execute another program, while a second one (clone(2) with `CLONE_VM`), or the UVM file that keeps an address space,
+//! keeps what it mapped.
 //!
 //! Two files of `/proc` are held of each: `maps` shows its mappings for as long as the process that it was opened for
 //! runs, whatever that executes meanwhile; `mem` tells for as long as it is open whether anybody uses the address space.

@@ -90,6 +90,12 @@ fn threat_28_channels_without_a_group_count_as_groups() {
     hoard("bare_channels", groups, groups, "channel groups asked for");
 }
 
+// `Worker::alloc_os_event`: every event is some client's.
+#[test]
+fn redteam_no_event_is_registered_for_nobody() {
+    assert_held(&Stage::new().play(&["events_of_nobody"]));
+}
+
 // `Worker::engine_of`: a channel with a group of its own is measured by itself.
 #[test]
 fn redteam_a_channel_without_a_group_is_charged_for_one() {

@@ -101,10 +101,15 @@ impl Hoarder {
                     .with32(layout::event_alloc::H_PARENT_CLIENT, client.root());
                 client.alloc(device.subdevice, class::NV01_EVENT_OS_EVENT, params)?;
             }
-            "os_events" => {
+            "os_events" | "events_of_nobody" => {
                 use layout::alloc_os_event as l;
+                let of = if kind == "os_events" {
+                    client.root()
+                } else {
+                    0
+                };
                 let mut block = Block::new(l::SIZE)
-                    .with32(l::H_CLIENT, client.root())
+                    .with32(l::H_CLIENT, of)
                     .with32(l::FD, number as u32);
                 client.escape(nr::ALLOC_OS_EVENT, &mut block)?;
                 checked(block.u32(l::STATUS))?;
@@ -196,6 +201,18 @@ pub(super) fn hoarder(context: &Context) -> Outcome {
         format!("{count}, then {end}; {again} after all was given back"),
         &format!("{least} to {most}, then {}", Fault::NO_MEMORY),
         format!("took all {kind} that it could get"),
+    ))
+}
+
+/// Registers a descriptor for events of no client: nobody would give it back.
+pub(super) fn events_of_nobody(context: &Context) -> Outcome {
+    let wanted = Fault::Status(rm::Status::INVALID_CLIENT.0);
+    let refused = Hoarder::new(context)?.make("events_of_nobody", 0);
+    Ok(words(
+        refused == Err(wanted),
+        refused.map_or_else(|fault| fault.to_string(), |()| "registered".into()),
+        &wanted.to_string(),
+        "a descriptor for events of client 0",
     ))
 }
 

@@ -158,6 +158,7 @@ const PROGRAMS: &[Entry] = &[
     ("attack_freed_range", attacks::freed_range),
     ("hoarder", hoarders::hoarder),
     ("bare_channels", hoarders::bare_channels),
+    ("events_of_nobody", hoarders::events_of_nobody),
     ("attack_shared_space", spaces::outlives_exit),
     ("attack_shared_space_exec", spaces::outlives_exec),
     ("flooder", hoarders::flooder),
