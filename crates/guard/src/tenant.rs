@@ -123,6 +123,9 @@ pub(crate) const MOST_UNKNOWN: usize = 1024;
 
 const ORDER_SHARDS: usize = 64;
 
+/// What memory that nobody states goes with: device, class, and the engine of the group that comes with the object.
+pub type Hidden = (u8, u32, Option<u32>);
+
 /// Everything the helper knows of its tenant.
 pub struct Tenant {
     /// Its name.
@@ -148,8 +151,8 @@ pub struct Tenant {
     clients_stay: RwLock<()>,
     /// Memory of the device is being measured (write) or changed by a call whose size is known (read).
     pub device_memory: RwLock<()>,
-    /// What context buffers cost, as measured: by device, class, and engine of the group that comes with the object.
-    pub implicit: Mutex<HashMap<(u8, u32, Option<u32>), Bytes>>,
+    /// What context buffers cost, as measured.
+    pub implicit: Mutex<HashMap<Hidden, Bytes>>,
     /// Address spaces with managed memory.
     pub(crate) spaces: Spaces,
     /// What is done for a program before it asks.
