@@ -9,7 +9,7 @@
 //! that faults for ever) must not hold up the others: the main thread looks after that ([`Pool::watch`]).
 //!
 //! The driver's lock prefers a thread that comes running to one that sleeps for it, for up to 4 ms (the kernel's
-//! rw_semaphore). Threads that serve call after call would overtake a sleeping one as often; [`Turns`] bounds that.
+//! rw_semaphore). Threads that serve call after call would overtake a sleeping one as often; `Turns` bounds that.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -46,8 +46,8 @@ escapes! {
         "prepares an mmap of the descriptor it names; the driver wants the process that owns the client";
     0x4f "NV_ESC_RM_UNMAP_MEMORY" [32] EXECUTE FREE [] [24] -
         "undoes RM_MAP_MEMORY";
-    0x52 "NV_ESC_RM_GET_EVENT_DATA" [16] UNSUPPORTED FREE [] [12] -
-        "writes through a pointer of the caller; CUDA waits on descriptors";
+    0x52 "NV_ESC_RM_GET_EVENT_DATA" [16] EXECUTE FREE [] [12] -
+        "takes an event from the queue of its own file; debuggers do nothing else while they wait";
     0x54 "NV_ESC_RM_ALLOC_CONTEXT_DMA2" [56] EXECUTE FREE [] [48] -
         "a window on memory it has (graphics)";
     0x56 "NV_ESC_RM_ADD_VBLANK_CALLBACK" [] UNSUPPORTED FREE [] [] -

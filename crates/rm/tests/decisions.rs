@@ -182,7 +182,8 @@ fn levers_and_device_wide_calls_are_out_of_reach() {
             0x2080_206f,
             0x2080_0174,
             0x506f_0105,
-            0x83de_0315,
+            0x83de_031d,
+            0x83de_0326,
             0x83de_0327,
         ] {
             let entry = entry_of(abi, abi.control(cmd), cmd);
@@ -231,8 +232,8 @@ fn levers_and_device_wide_calls_are_out_of_reach() {
             );
         }
         for nr in [
-            0x28, 0x32, 0x33, 0x37, 0x38, 0x39, 0x4d, 0x52, 0x56, 0x59, 0x5c, 0x5d, 0x5f, 209, 211,
-            213, 216,
+            0x28, 0x32, 0x33, 0x37, 0x38, 0x39, 0x4d, 0x56, 0x59, 0x5c, 0x5d, 0x5f, 209, 211, 213,
+            216,
         ] {
             let entry = entry_of(abi, abi.escape(nr), nr);
             assert!(

@@ -16,7 +16,16 @@ const LAYOUTS: [(&str, &str); 7] = [
     ("590", include_str!("../layouts/590.txt")),
     ("595", include_str!("../layouts/595.txt")),
 ];
-const PROGRAMS: &str = include_str!("data/cuda-and-nvidia-smi.txt");
+/// What programs call, as traced on a card.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("CUDA, nvidia-smi", BASIC),
+    ("PyTorch", include_str!("data/torch.txt")),
+    ("JAX", include_str!("data/jax.txt")),
+    ("transformers", include_str!("data/generate.txt")),
+    ("checkpoint", include_str!("data/checkpoint.txt")),
+    ("cuda-gdb", include_str!("data/debugger.txt")),
+];
+const BASIC: &str = include_str!("data/cuda-and-nvidia-smi.txt");
 
 /// The branch that the programs were traced on.
 fn traced() -> &'static Abi {
@@ -203,7 +212,7 @@ fn sizes_are_the_headers() {
             );
         }
         let header = headers.blocks("control");
-        let seen: HashMap<u32, u32> = lines(PROGRAMS, "control")
+        let seen: HashMap<u32, u32> = lines(BASIC, "control")
             .map(|words| (number(words[1]), number(words[2])))
             .collect();
         for entry in abi.controls() {
@@ -247,48 +256,63 @@ fn answers_carry_their_status_where_the_headers_say() {
 }
 
 #[test]
-fn what_cuda_and_nvidia_smi_call_is_there_and_not_refused() {
+fn what_programs_call_is_there_and_not_refused() {
+    for (program, calls) in PROGRAMS {
+        calls_are_there(program, calls);
+    }
+}
+
+fn calls_are_there(program: &str, calls: &'static str) {
     let abi = traced();
     let mut seen = 0;
-    for words in lines(PROGRAMS, "escape") {
+    for words in lines(calls, "escape") {
         let entry = abi
             .escape(number(words[1]).try_into().unwrap())
-            .unwrap_or_else(|| panic!("{words:?}"));
+            .unwrap_or_else(|| panic!("{program}: {words:?}"));
         assert!(
             entry.sizes.contains(&words[2].parse().unwrap()),
-            "{words:?}"
+            "{program}: {words:?}"
         );
-        assert!(!matches!(entry.decision, Decision::Refuse(_)), "{words:?}");
+        assert!(
+            !matches!(entry.decision, Decision::Refuse(_)),
+            "{program}: {words:?}"
+        );
         seen += 1;
     }
-    for words in lines(PROGRAMS, "uvm") {
+    for words in lines(calls, "uvm") {
         let entry = abi
             .uvm(number(words[1]))
-            .unwrap_or_else(|| panic!("{words:?}"));
-        assert!(!matches!(entry.decision, Decision::Refuse(_)), "{words:?}");
+            .unwrap_or_else(|| panic!("{program}: {words:?}"));
+        assert!(
+            !matches!(entry.decision, Decision::Refuse(_)),
+            "{program}: {words:?}"
+        );
         seen += 1;
     }
-    for words in lines(PROGRAMS, "class") {
+    for words in lines(calls, "class") {
         let entry = abi
             .class(number(words[1]))
-            .unwrap_or_else(|| panic!("{words:?}"));
-        assert!(!matches!(entry.decision, Decision::Refuse(_)), "{words:?}");
+            .unwrap_or_else(|| panic!("{program}: {words:?}"));
+        assert!(
+            !matches!(entry.decision, Decision::Refuse(_)),
+            "{program}: {words:?}"
+        );
         seen += 1;
     }
-    for words in lines(PROGRAMS, "control") {
+    for words in lines(calls, "control") {
         let entry = abi
             .control(number(words[1]))
-            .unwrap_or_else(|| panic!("{words:?}"));
-        assert_eq!(entry.size, number(words[2]), "{words:?}");
-        assert!(!matches!(entry.decision, Decision::Refuse(_)), "{words:?}");
+            .unwrap_or_else(|| panic!("{program}: {words:?}"));
+        assert_eq!(entry.size, number(words[2]), "{program}: {words:?}");
+        assert!(
+            !matches!(entry.decision, Decision::Refuse(_)),
+            "{program}: {words:?}"
+        );
         seen += 1;
     }
     assert_eq!(
         seen,
-        PROGRAMS
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .count()
+        calls.lines().filter(|line| !line.starts_with('#')).count()
     );
 }
 

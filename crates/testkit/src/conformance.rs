@@ -10,7 +10,9 @@ use std::ptr::{null, null_mut};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::raw::{Client, Fault, Node, Pages, Uvm};
+use rm::{layout, nr};
+
+use crate::raw::{Block, Client, Fault, Node, Pages, Uvm};
 use crate::{GIB, KIB, MIB};
 
 /// One thing that was tried.
@@ -567,6 +569,17 @@ fn raw_memory(suite: &mut Suite) -> Result<(), Fault> {
         );
         client.free(memory)?;
     }
+    use layout::nvos41 as event;
+    // A debugger that waits asks nothing else.
+    let mut place = Block::new(16);
+    let mut none = Block::new(event::SIZE).with64(event::P_EVENT, place.address());
+    client.escape(nr::RM_GET_EVENT_DATA, &mut none)?;
+    suite.row(
+        "RM: an event where none is queued",
+        none.u32(event::STATUS),
+        0x59,
+    );
+
     let memory = device.alloc(&client, SIZE, Pages::Default)?;
     let name = client.duplicate(device.device, client.root(), memory)?;
     suite.row(

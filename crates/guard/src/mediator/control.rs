@@ -97,6 +97,9 @@ impl Worker<'_> {
             | ctrl::NV0000_OS_UNIX_EXPORT_OBJECTS_TO_FD => self.export(call, cmd, file),
             ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD
             | ctrl::NV0000_OS_UNIX_IMPORT_OBJECTS_FROM_FD => self.import(call, cmd, file),
+            ctrl::NV83DE_DEBUG_READ_MEMORY | ctrl::NV83DE_DEBUG_WRITE_MEMORY => {
+                self.debug_memory(call)
+            }
             _ => Ok(self.execute(call)?),
         }
     }
@@ -176,6 +179,23 @@ impl Worker<'_> {
         let gpu_id = (self.params.len() >= 4).then(|| self.params.u32(0));
         let devices = &self.tenant.devices;
         gpu_id.is_some_and(|id| devices.iter().any(|d| d.gpu.gpu_id == id))
+    }
+
+    /// A debugger reads or writes memory of its client by handle (hMemory@0), which is looked at as a mapping's is: what a
+    /// racing thread made past the guard is not known as memory.
+    fn debug_memory(&mut self, call: &Call) -> Result<i32, Stop> {
+        if self.params.len() < 4 {
+            return self.refuse(Status::INVALID_ARGUMENT);
+        }
+        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.params.u32(0));
+        if !self.memory_is_known(call, client, memory)? {
+            return self.refuse(Status::INSUFFICIENT_PERMISSIONS);
+        }
+        let _order = self.tenant.in_order(client);
+        if !self.still_known(client, memory) {
+            return self.refuse(Status::INSUFFICIENT_PERMISSIONS);
+        }
+        Ok(self.execute(call)?)
     }
 
     fn ok(&self) -> bool {

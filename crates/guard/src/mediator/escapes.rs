@@ -95,6 +95,7 @@ impl Worker<'_> {
             nr::RM_ALLOC_CONTEXT_DMA2 => self.alloc_context_dma(call),
             nr::ALLOC_OS_EVENT => self.alloc_os_event(call),
             nr::FREE_OS_EVENT => self.free_os_event(call),
+            nr::RM_GET_EVENT_DATA => self.event_data(call),
             nr::RM_MAP_MEMORY_DMA => self.map_memory_dma(call),
             nr::REGISTER_FD => self.with_descriptor(call, layout::register_fd::CTL_FD),
             nr::CARD_INFO => self.card_info(call),
@@ -204,6 +205,24 @@ impl Worker<'_> {
         self.tenant
             .ledger()
             .knows(ClientHandle(client), ObjectHandle(memory))
+    }
+
+    /// The driver writes the event through a pointer in the block.
+    fn event_data(&mut self, call: &Call) -> Outcome {
+        use layout::nvos41 as l;
+        /// `NvUnixEvent` (nvos.h): object, index, 32 and 16 bits of information.
+        const EVENT: usize = 16;
+        let to = self.arg.u64(l::P_EVENT);
+        if to == 0 {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
+        }
+        self.load_extra(call, to, EVENT)?;
+        let copy = self.extra[0].address();
+        self.arg.set_u64(l::P_EVENT, copy);
+        self.still_waiting(call)?;
+        let value = self.execute(call)?;
+        self.arg.restore(l::P_EVENT, 8);
+        self.finish(call, value)
     }
 
     fn free(&mut self, call: &Call) -> Outcome {

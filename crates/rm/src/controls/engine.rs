@@ -31,10 +31,10 @@ controls! {
         "error state of its own application";
     0x83de_0310 "NV83DE_CTRL_CMD_DEBUG_CLEAR_ALL_SM_ERROR_STATES" 8 EXECUTE
         "debugger settings of its own application";
-    0x83de_0315 "NV83DE_CTRL_CMD_DEBUG_READ_MEMORY" 24 DENIED
-        "reads or writes memory past the checks of a mapping";
-    0x83de_0316 "NV83DE_CTRL_CMD_DEBUG_WRITE_MEMORY" 24 DENIED
-        "reads or writes memory past the checks of a mapping";
+    0x83de_0315 "NV83DE_CTRL_CMD_DEBUG_READ_MEMORY" 24 EXECUTE
+        "reads an object of the debugger's client, if guard knows it as memory" { pointers: &[list(4, 16, 1, 1 << 20)] };
+    0x83de_0316 "NV83DE_CTRL_CMD_DEBUG_WRITE_MEMORY" 24 EXECUTE
+        "writes an object of the debugger's client, if guard knows it as memory" { pointers: &[list(4, 16, 1, 1 << 20)] };
     0x83de_0317 "NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT" 8 EXECUTE "suspends or resumes its own application";
     0x83de_0318 "NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT" 0 EXECUTE "suspends or resumes its own application";
     0x83de_031d "NV83DE_CTRL_CMD_DEBUG_EXEC_REG_OPS" 3208 DENIED

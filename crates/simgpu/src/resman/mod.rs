@@ -70,6 +70,8 @@ pub mod status {
     pub const INVALID_PARAM_STRUCT: Status = Status(0x3a);
     /// Set up already, differently (`NV_ERR_INVALID_STATE`).
     pub const INVALID_STATE: Status = Status(0x40);
+    /// There is none (`NV_ERR_OPERATING_SYSTEM`).
+    pub const OPERATING_SYSTEM: Status = Status(0x59);
     /// Not needed, and no error (`NV_WARN_NOTHING_TO_DO`).
     pub const NOTHING_TO_DO: Status = Status(0x10006);
     /// The address space that a UVM file is bound to is not kept, or is gone (`NV_ERR_PAGE_TABLE_NOT_AVAIL`).
@@ -283,6 +285,8 @@ impl Rm {
             nr::RM_UPDATE_DEVICE_MAPPING_INFO => {
                 (layout::nvos56::STATUS, self.rm_update_mapping(call))
             }
+            // Nothing here ever queues an event.
+            nr::RM_GET_EVENT_DATA => (layout::nvos41::STATUS, Err(status::OPERATING_SYSTEM)),
             nr::ALLOC_OS_EVENT => (layout::alloc_os_event::STATUS, self.os_event(call)),
             nr::FREE_OS_EVENT => (layout::free_os_event::STATUS, self.os_event(call)),
             nr::EXPORT_TO_DMABUF_FD => (

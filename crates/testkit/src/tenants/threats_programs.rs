@@ -121,7 +121,8 @@ pub(super) fn threat_16(context: &Context) -> Outcome {
     wrong.finding("nobody else")
 }
 
-/// A debugger names its own application, and neither memory nor registers can be reached through it.
+/// A debugger names its own application; through it memory that nobody made, memory by address and registers are out of
+/// reach.
 pub(super) fn threat_17(context: &Context) -> Outcome {
     use layout::debugger_alloc as l;
     let (abi, neighbour) = (context.node.abi()?, ask_neighbour()?);
