@@ -194,6 +194,22 @@ fn threat_26_parameters_that_fault_for_ever_hold_up_nobody_else() {
     assert_held(&Stage::new().play(&["stalled"]));
 }
 
+// `Worker::parent_stays` in the order of the client's calls: what an object counts for, and on which card, is decided
+// before.
+#[test]
+fn redteam_a_parent_that_changes_while_its_child_is_made_is_looked_at_again() {
+    if guard::sys::uids().1 != 0 || !std::fs::exists("/dev/userfaultfd").unwrap_or(false) {
+        eprintln!("skipped: only root can make the kernel's own accesses fault for ever");
+        return;
+    }
+    let stage = Stage::new();
+    let mut command = Command::new(BINARY);
+    command.args(["run", "--sim"]).arg(&stage.socket);
+    command.args(["--gpu", "0,1", "--memory", "1GiB", "--", BINARY]);
+    command.args(["__tenant", "changing_parent", "1073741824"]);
+    assert_held(&play(Program::start(command).unwrap(), || {}));
+}
+
 // Refused in the table of crate rm (0x41), by `Worker::is_attached` (0x290), by the table's size.
 #[test]
 fn threat_26_calls_that_wait_are_refused() {

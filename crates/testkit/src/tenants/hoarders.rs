@@ -25,6 +25,8 @@ const IN_A_GROUP: u64 = 100;
 const HOST_PART: u64 = 64 * MIB;
 /// What a hoarder of BAR1 maps at once.
 const BAR1_PART: u64 = 1024 * MIB;
+/// The kernel's page.
+const PAGE: usize = 4096;
 /// Attributes of memory of the host (`NVOS32_ATTR_LOCATION_PCI`).
 const IN_HOST: u32 = 1 << 25;
 
@@ -334,7 +336,6 @@ impl NeverGiven {
     }
 
     fn page(&self) -> io::Result<u64> {
-        const PAGE: usize = 4096;
         const REGISTER: u32 = 0xc020_aa00;
         const MISSING: u64 = 1;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice.
@@ -358,6 +359,60 @@ impl NeverGiven {
         system_call(self.0.as_fd(), REGISTER, &mut range)?;
         Ok(page as u64)
     }
+
+    /// Gives a page after all, full of zeros.
+    fn give(&self, page: u64) -> io::Result<()> {
+        const ZEROS: u32 = 0xc020_aa04;
+        let mut range = Block::new(32).with64(0, page).with64(8, PAGE as u64);
+        system_call(self.0.as_fd(), ZEROS, &mut range).map(drop)
+    }
+}
+
+/// Memory whose parent is a device of one card when its call is looked at, and of another when the call is made: a page of
+/// its parameters faults in between.
+pub(super) fn changing_parent(context: &Context) -> Outcome {
+    use layout::{memory_allocation as m, nvos64 as l};
+    /// Longer than the helper takes to put another thread to work.
+    const A_WHILE: std::time::Duration = std::time::Duration::from_millis(300);
+    let client = Client::open(&context.node)?;
+    let parent = client.fresh();
+    let card = |instance: u32| {
+        let params =
+            params_of(class::NV01_DEVICE_0).with32(layout::device_alloc::DEVICE_ID, instance);
+        client.alloc_as(client.root(), parent, class::NV01_DEVICE_0, params)
+    };
+    card(0)?;
+    let faults = NeverGiven::new()?;
+    let page = faults.page()?;
+    let mut params = params_of(class::NV01_MEMORY_LOCAL_USER)
+        .with32(m::OWNER, client.root())
+        .with64(m::SIZE_FIELD, MIB);
+    let mut block = Block::new(l::SIZE)
+        .with32(l::H_ROOT, client.root())
+        .with32(l::H_OBJECT_PARENT, parent)
+        .with32(l::H_OBJECT_NEW, client.fresh())
+        .with32(l::H_CLASS, class::NV01_MEMORY_LOCAL_USER)
+        .with64(l::P_ALLOC_PARMS, params.address())
+        .with64(l::P_RIGHTS_REQUESTED, page)
+        .with32(l::PARAMS_SIZE, params.len() as u32);
+    let made = std::thread::scope(|scope| -> Result<Answer, Fault> {
+        let maker = scope.spawn(|| {
+            client.escape(nr::RM_ALLOC, &mut block)?;
+            checked(block.u32(l::STATUS))
+        });
+        std::thread::sleep(A_WHILE);
+        let changed = client.free(parent).and_then(|()| card(1));
+        faults.give(page)?;
+        let made = maker.join().unwrap_or(Err(Fault::Os(libc::EIO)));
+        changed.map(|_| made)
+    })?;
+    let wanted = Fault::Status(rm::Status::OBJECT_NOT_FOUND.0);
+    Ok(words(
+        made == Err(wanted),
+        made.map_or_else(|fault| fault.to_string(), |()| "made".into()),
+        &wanted.to_string(),
+        "memory below a device that has become another card's",
+    ))
 }
 
 /// Calls that wait for something: none may hold up its caller, let alone the helper.

@@ -159,6 +159,7 @@ const PROGRAMS: &[Entry] = &[
     ("hoarder", hoarders::hoarder),
     ("bare_channels", hoarders::bare_channels),
     ("events_of_nobody", hoarders::events_of_nobody),
+    ("changing_parent", hoarders::changing_parent),
     ("attack_shared_space", spaces::outlives_exit),
     ("attack_shared_space_exec", spaces::outlives_exec),
     ("flooder", hoarders::flooder),
