@@ -210,6 +210,17 @@ fn redteam_a_parent_that_changes_while_its_child_is_made_is_looked_at_again() {
     assert_held(&play(Program::start(command).unwrap(), || {}));
 }
 
+// `Worker::alloc` and `Worker::control` look at the clients that are named when nothing of the tenant's memory is left to
+// be read.
+#[test]
+fn redteam_a_client_that_goes_while_it_is_named_is_looked_at_again() {
+    if guard::sys::uids().1 != 0 || !std::fs::exists("/dev/userfaultfd").unwrap_or(false) {
+        eprintln!("skipped: only root can make the kernel's own accesses fault for ever");
+        return;
+    }
+    assert_held(&Stage::new().play(&["changing_client"]));
+}
+
 // Refused in the table of crate rm (0x41), by `Worker::is_attached` (0x290), by the table's size.
 #[test]
 fn threat_26_calls_that_wait_are_refused() {

@@ -107,6 +107,13 @@ impl Worker<'_> {
         let capability = self.translate_capability(call, class)?;
         self.point_to_copies(call, &form, params_at)?;
         self.still_waiting(call)?;
+        // The tenant's memory may have faulted for as long as another thread needed to free a client that is named, and
+        // a neighbour to be given its handle.
+        if !self.acts_for_own_client() || !self.names_only_own(&self.params, class.foreign) {
+            self.undo_pointers(&form, capability.is_some());
+            let refused = Status::INSUFFICIENT_PERMISSIONS;
+            return self.finish_with_status(call, Some(form.status), refused);
+        }
         let request = Request {
             client,
             parent,

@@ -46,7 +46,7 @@ const ACTS_FOR_A_CLIENT: [u8; 12] = [
 
 impl Worker<'_> {
     /// Whether the client at the start of the block is this tenant's. Nobody is named where a client is made.
-    fn acts_for_own_client(&self) -> bool {
+    pub(super) fn acts_for_own_client(&self) -> bool {
         let client = self.arg.u32(0);
         client == 0 || self.tenant.owns_client(client)
     }

@@ -368,12 +368,70 @@ impl NeverGiven {
     }
 }
 
+/// Makes an object; while the helper reads a page of the call that faults, `meanwhile` happens. What the call was told.
+fn alloc_around(
+    client: &Client,
+    (parent, class): (u32, u32),
+    mut params: Block,
+    meanwhile: impl FnOnce() -> Answer,
+) -> Result<Answer, Fault> {
+    use layout::nvos64 as l;
+    /// Longer than the helper takes to put another thread to work.
+    const A_WHILE: std::time::Duration = std::time::Duration::from_millis(300);
+    let faults = NeverGiven::new()?;
+    let page = faults.page()?;
+    let mut block = Block::new(l::SIZE)
+        .with32(l::H_ROOT, client.root())
+        .with32(l::H_OBJECT_PARENT, parent)
+        .with32(l::H_OBJECT_NEW, client.fresh())
+        .with32(l::H_CLASS, class)
+        .with64(l::P_ALLOC_PARMS, params.address())
+        .with64(l::P_RIGHTS_REQUESTED, page)
+        .with32(l::PARAMS_SIZE, params.len() as u32);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            client.escape(nr::RM_ALLOC, &mut block)?;
+            checked(block.u32(l::STATUS))
+        });
+        std::thread::sleep(A_WHILE);
+        let done = meanwhile();
+        faults.give(page)?;
+        let made = maker.join().unwrap_or(Err(Fault::Os(libc::EIO)));
+        done.map(|()| made)
+    })
+}
+
+/// An event that names another client of the tenant's when its call is looked at, and nobody's, or a neighbour's, when the
+/// call is made.
+pub(super) fn changing_client(context: &Context) -> Outcome {
+    let client = Client::open(&context.node)?;
+    let device = client.first_device()?;
+    let other = client.alloc_as(0, 0, class::NV01_ROOT_CLIENT, Block::new(0))?;
+    let params =
+        Block::new(layout::event_alloc::SIZE).with32(layout::event_alloc::H_PARENT_CLIENT, other);
+    let free = || {
+        use layout::nvos00 as l;
+        let mut block = Block::new(l::SIZE)
+            .with32(l::H_ROOT, other)
+            .with32(l::H_OBJECT_OLD, other);
+        client.escape(nr::RM_FREE, &mut block)?;
+        checked(block.u32(l::STATUS))
+    };
+    let event = (device.subdevice, class::NV01_EVENT_OS_EVENT);
+    let made = alloc_around(&client, event, params, free)?;
+    let wanted = Fault::Status(rm::Status::INSUFFICIENT_PERMISSIONS.0);
+    Ok(words(
+        made == Err(wanted),
+        made.map_or_else(|fault| fault.to_string(), |()| "made".into()),
+        &wanted.to_string(),
+        "an event that names a client which has gone meanwhile",
+    ))
+}
+
 /// Memory whose parent is a device of one card when its call is looked at, and of another when the call is made: a page of
 /// its parameters faults in between.
 pub(super) fn changing_parent(context: &Context) -> Outcome {
-    use layout::{memory_allocation as m, nvos64 as l};
-    /// Longer than the helper takes to put another thread to work.
-    const A_WHILE: std::time::Duration = std::time::Duration::from_millis(300);
+    use layout::memory_allocation as m;
     let client = Client::open(&context.node)?;
     let parent = client.fresh();
     let card = |instance: u32| {
@@ -382,30 +440,15 @@ pub(super) fn changing_parent(context: &Context) -> Outcome {
         client.alloc_as(client.root(), parent, class::NV01_DEVICE_0, params)
     };
     card(0)?;
-    let faults = NeverGiven::new()?;
-    let page = faults.page()?;
-    let mut params = params_of(class::NV01_MEMORY_LOCAL_USER)
+    let params = params_of(class::NV01_MEMORY_LOCAL_USER)
         .with32(m::OWNER, client.root())
         .with64(m::SIZE_FIELD, MIB);
-    let mut block = Block::new(l::SIZE)
-        .with32(l::H_ROOT, client.root())
-        .with32(l::H_OBJECT_PARENT, parent)
-        .with32(l::H_OBJECT_NEW, client.fresh())
-        .with32(l::H_CLASS, class::NV01_MEMORY_LOCAL_USER)
-        .with64(l::P_ALLOC_PARMS, params.address())
-        .with64(l::P_RIGHTS_REQUESTED, page)
-        .with32(l::PARAMS_SIZE, params.len() as u32);
-    let made = std::thread::scope(|scope| -> Result<Answer, Fault> {
-        let maker = scope.spawn(|| {
-            client.escape(nr::RM_ALLOC, &mut block)?;
-            checked(block.u32(l::STATUS))
-        });
-        std::thread::sleep(A_WHILE);
-        let changed = client.free(parent).and_then(|()| card(1));
-        faults.give(page)?;
-        let made = maker.join().unwrap_or(Err(Fault::Os(libc::EIO)));
-        changed.map(|_| made)
-    })?;
+    let made = alloc_around(
+        &client,
+        (parent, class::NV01_MEMORY_LOCAL_USER),
+        params,
+        || client.free(parent).and_then(|()| card(1)).map(drop),
+    )?;
     let wanted = Fault::Status(rm::Status::OBJECT_NOT_FOUND.0);
     Ok(words(
         made == Err(wanted),

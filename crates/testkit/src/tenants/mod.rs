@@ -160,6 +160,7 @@ const PROGRAMS: &[Entry] = &[
     ("bare_channels", hoarders::bare_channels),
     ("events_of_nobody", hoarders::events_of_nobody),
     ("changing_parent", hoarders::changing_parent),
+    ("changing_client", hoarders::changing_client),
     ("attack_shared_space", spaces::outlives_exit),
     ("attack_shared_space_exec", spaces::outlives_exec),
     ("flooder", hoarders::flooder),
