@@ -107,13 +107,6 @@ impl Worker<'_> {
         let capability = self.translate_capability(call, class)?;
         self.point_to_copies(call, &form, params_at)?;
         self.still_waiting(call)?;
-        // The tenant's memory may have faulted for as long as another thread needed to free a client that is named, and
-        // a neighbour to be given its handle.
-        if !self.acts_for_own_client() || !self.names_only_own(&self.params, class.foreign) {
-            self.undo_pointers(&form, capability.is_some());
-            let refused = Status::INSUFFICIENT_PERMISSIONS;
-            return self.finish_with_status(call, Some(form.status), refused);
-        }
         let request = Request {
             client,
             parent,
@@ -125,6 +118,14 @@ impl Worker<'_> {
             self.undo_pointers(&form, capability.is_some());
             return self.finish_with_status(call, Some(form.status), Status::NO_MEMORY);
         };
+        // The tenant's memory may have faulted for as long as another thread needed to free a client that is named, and
+        // a neighbour to be given its handle.
+        if !self.acts_for_own_client() || !self.names_only_own(&self.params, class.foreign) {
+            self.tenant.ledger().give_up(claim);
+            self.undo_pointers(&form, capability.is_some());
+            let refused = Status::INSUFFICIENT_PERMISSIONS;
+            return self.finish_with_status(call, Some(form.status), refused);
+        }
         let executed = match class.account {
             Account::Charges(Charge::MemoryAllocation) if self.takes_device_memory(class) => {
                 self.alloc_memory_object(call, &form, &request)

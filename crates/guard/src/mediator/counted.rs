@@ -21,7 +21,8 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };
         let order = self.tenant.in_order(client);
-        if !self.still_known(client, memory) {
+        // What another thread has made under its handle meanwhile may count for more, or on another card.
+        if !self.still_known(client, memory) || self.need_of_mapping(client, memory) != need {
             self.tenant.ledger().give_up(claim);
             drop(order);
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
