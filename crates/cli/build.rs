@@ -108,7 +108,13 @@ fn static_program(source: &Path, out: &Path) -> PathBuf {
 fn run(command: &mut Command) {
     match command.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!("{command:?} ended with {status}"),
+        Ok(status) => {
+            eprintln!(
+                "gpuslice: the static attacker of the demo cannot be built ({status}); install the C library for static \
+                 linking (Debian, Ubuntu: libc6-dev; Fedora, RHEL: glibc-static)\n{command:?}"
+            );
+            std::process::exit(1)
+        }
         Err(e) => panic!("{command:?} cannot be started: {e}"),
     }
 }

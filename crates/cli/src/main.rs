@@ -28,8 +28,13 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(e) => {
             let asked_for = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            // Nothing can be done where even this cannot be written.
-            let _printed = e.print();
+            let without_words = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+            if asked_for || e.kind() == without_words {
+                // Nothing can be done where even this cannot be written.
+                let _printed = e.print();
+            } else {
+                say::note(format_args!("gpuslice: {}", one_line(&e.to_string())));
+            }
             return if asked_for {
                 ExitCode::SUCCESS
             } else {
@@ -44,6 +49,18 @@ fn main() -> ExitCode {
             ExitCode::from(OWN_FAILURE)
         }
     }
+}
+
+/// What is wrong with the words of a command, without the usage that clap prints below it.
+fn one_line(rendered: &str) -> String {
+    let lines = rendered.lines().map(str::trim);
+    let said: Vec<&str> = lines
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .filter(|line| !line.is_empty() && !line.starts_with("tip:"))
+        .collect();
+    let said = said.join(" ");
+    let said = said.strip_prefix("error: ").unwrap_or(&said);
+    format!("{said}; --help says what there is")
 }
 
 /// Our own failure, as env(1) numbers it.

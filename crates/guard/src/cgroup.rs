@@ -201,12 +201,33 @@ fn can_move(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Removes a slice's groups if no process is in them; whether they are gone.
 fn remove(folder: &Path) -> bool {
-    let tenant = fs::remove_dir(folder.join("tenant"));
-    let gone = |r: io::Result<()>| match r {
+    // What runs in a slice may make groups of its own below it (another gpuslice, a tenant that is root).
+    remove_below(folder, DEEPEST) && gone(fs::remove_dir(folder))
+}
+
+/// Nobody needs groups so deep; whoever makes them keeps them.
+const DEEPEST: usize = 32;
+
+fn remove_below(folder: &Path, deep: usize) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return true;
+    };
+    let folders = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut all = true;
+    for entry in folders {
+        all &=
+            deep > 0 && remove_below(&entry.path(), deep - 1) && gone(fs::remove_dir(entry.path()));
+    }
+    all
+}
+
+fn gone(removed: io::Result<()>) -> bool {
+    match removed {
         Ok(()) => true,
         Err(e) => e.kind() == io::ErrorKind::NotFound,
-    };
-    gone(tenant) && gone(fs::remove_dir(folder))
+    }
 }
 
 /// Removes what dead slices left: their processes could not.
@@ -247,6 +268,21 @@ pub fn wait_until_empty(folder: &Path, patience: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_slice_made_below_its_groups_goes_with_them() {
+        // Folders behave as empty groups do.
+        let parent = std::env::temp_dir().join(format!("gpuslice-groups-{}", std::process::id()));
+        let slice = parent.join("gpuslice-2147483000-0");
+        fs::create_dir_all(slice.join("tenant/gpuslice-1-0/tenant")).unwrap();
+        fs::create_dir_all(slice.join("tenant/own")).unwrap();
+        sweep(&parent);
+        assert!(!slice.exists());
+        let deep = (0..=DEEPEST).fold(slice.clone(), |path, _| path.join("d"));
+        fs::create_dir_all(&deep).unwrap();
+        assert!(!remove(&slice), "too deep to be an honest program's");
+        fs::remove_dir_all(&parent).unwrap();
+    }
 
     #[test]
     fn the_hierarchy_is_found_only_with_its_root() {

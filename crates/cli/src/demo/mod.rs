@@ -101,6 +101,7 @@ pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
         without: options.without.clone(),
         bob: Mutex::new(None),
     };
+    stage.try_a_slice()?;
     let outcome = stage.play()?;
     let closing = show::closing(&outcome, options.without.as_deref());
     if options.json {
@@ -120,6 +121,20 @@ impl Outcome {
 }
 
 impl Stage {
+    /// Where no slice can be made nothing can be shown, and no wall has fallen.
+    fn try_a_slice(&self) -> Result<(), Failure> {
+        let mut run = Command::new("/proc/self/exe");
+        run.arg("run").arg("--sim").arg(self.node.socket());
+        let tried = run.args(["--memory", "1GiB", "--", "true"]).output()?;
+        if tried.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&tried.stderr);
+        let why = said.lines().last().unwrap_or("gpuslice run failed");
+        let why = why.strip_prefix("gpuslice: ").unwrap_or(why);
+        Err(format!("no slice can be made here: {why}").into())
+    }
+
     /// Bob computes from the beginning to the end, Mallory's attempts run beside him. Alice comes before Mallory: what a
     /// context takes is measured by what is free before and after, so a neighbour who allocates in that moment would
     /// make it look larger.

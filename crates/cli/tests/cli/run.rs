@@ -111,13 +111,27 @@ fn our_own_failures_are_one_line_and_125() {
         .refused(&["/nonexistent/socket", "gpuslice sim"]);
     gpuslice(&["run", "--without", "quota_exact", "--", "true"]).refused(&["--without", "--sim"]);
     run(&["--name", "a\nb"], &["true"]).refused(&["--name \"a\\nb\""]);
-    let negative = run(&["--memory", "-5GiB"], &["true"]).ended(125).err;
-    assert!(negative.contains("size \"-5GiB\""), "{negative}");
-    assert_eq!(
-        gpuslice(&["run", "--memory", "2GB", "--", "true"]).code,
-        Some(125),
-        "a usage error is ours too"
+    // Usage errors are ours too.
+    let usage = |words: &[&str], said: &[&str]| {
+        let done = gpuslice(words);
+        done.refused(said);
+        assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+    };
+    usage(
+        &["run", "--memory", "-5GiB", "--", "true"],
+        &["size \"-5GiB\"", "--memory"],
     );
+    usage(
+        &["run", "--memory", "2GB", "--", "true"],
+        &["2GB", "--help"],
+    );
+    usage(
+        &["run", "--call-rate", "abc", "--", "true"],
+        &["abc", "--call-rate"],
+    );
+    usage(&["run", "--call-rate", "-5", "--", "true"], &["-5"]);
+    usage(&["run", "--sim", "1xH200"], &["<CMD>", "--help"]);
+    usage(&["rum"], &["rum"]);
 }
 
 /// UUIDs of the cards that a program in the slice sees.
@@ -375,6 +389,17 @@ fn where_nothing_is_free_a_run_without_memory_says_so() {
     let _all = node.slice(&["--name", "all"]);
     gpuslice(&node.run(&[], &["true"])).refused(&["granted to others", "--overcommit"]);
     gpuslice(&node.run(&["--memory", "1GiB"], &["true"])).refused(&["\"all\"", "--overcommit"]);
+}
+
+#[test]
+fn where_no_slice_can_be_made_the_demo_says_so_and_no_wall_falls() {
+    let done = run(&["--memory", "1GiB"], &[GPUSLICE, "demo"]);
+    assert!(
+        !done.out.contains("all 13") && !done.err.contains("FELL"),
+        "{}",
+        done.err
+    );
+    done.refused(&["no slice can be made here"]);
 }
 
 #[test]

@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use testkit::raw;
@@ -23,11 +22,17 @@ const PART: &str = "GPUSLICE_SETUP_PART";
 struct Device {
     _folder: Folder,
     path: PathBuf,
-    _alone: MutexGuard<'static, ()>,
+    _alone: fs::File,
 }
 
-/// All tests lock one number.
-static ALONE: Mutex<()> = Mutex::new(());
+/// All tests lock one number, those of another run on this machine as well.
+fn alone() -> fs::File {
+    let path = std::env::temp_dir().join("gpuslice-tests-lock-devices");
+    let file = fs::File::create(path).expect("a file");
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+    file
+}
 
 impl Device {
     /// `None`, and said so: this machine cannot try it.
@@ -51,7 +56,7 @@ impl Device {
         let device = Device {
             _folder: folder,
             path,
-            _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
+            _alone: alone(),
         };
         if !device.opens() {
             skip("no driver of the processor's identification (module cpuid)");

@@ -36,6 +36,7 @@ fn threat_04_memory_of_another_tenant_cannot_be_duplicated() {
 #[test]
 fn threat_04_no_two_helpers_of_root_have_one_user() {
     if guard::sys::uids().1 != 0 {
+        eprintln!("NOT RUN: needs root");
         return;
     }
     let stage = Stage::new();
@@ -63,6 +64,7 @@ fn threat_04_no_two_helpers_of_root_have_one_user() {
 fn threat_04_memory_offered_to_everybody_stays_in_the_slice() {
     if guard::sys::uids().1 != 0 {
         // An ordinary user's helper and a program outside have one user: `run` says that such a program gets round it.
+        eprintln!("NOT RUN: needs root");
         return;
     }
     let stage = Stage::new();

@@ -241,9 +241,10 @@ pub(super) fn per_device_quota(context: &Context) -> Outcome {
     let refused =
         refusals.len() == devices.len() && refusals.iter().all(|&f| f == Fault::NO_MEMORY);
     let note = format!(
-        "{} on each of {} cards, then 10000 MiB more on each: {} of them refused",
-        human(context.quota),
+        "{} MiB on each of {} cards, then {} MiB more on each: {} of them refused",
+        first / MIB,
         devices.len(),
+        more / MIB,
         refusals.len()
     );
     Ok(bytes(

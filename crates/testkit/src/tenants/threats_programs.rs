@@ -152,7 +152,29 @@ pub(super) fn threat_17(context: &Context) -> Outcome {
             answer == Err(Fault::NOT_PERMITTED),
         );
     }
-    wrong.finding("own errors only")
+    // By handle it reads what guard has seen made, and nothing else.
+    let memory = device.alloc(&client, MIB, Pages::Default)?;
+    let mut place = [0u8; 4];
+    let mut read = |handle: u32| {
+        let mut params = Block::new(24)
+            .with32(0, handle)
+            .with32(4, place.len() as u32)
+            .with64(16, place.as_mut_ptr() as u64);
+        client.control(
+            own.unwrap_or_default(),
+            ctrl::NV83DE_DEBUG_READ_MEMORY,
+            &mut params,
+        )
+    };
+    let known = read(memory);
+    wrong.expect("known memory", known, known != Err(Fault::NOT_PERMITTED));
+    let unknown = read(client.fresh());
+    wrong.expect(
+        "unknown memory",
+        unknown,
+        unknown == Err(Fault::NOT_PERMITTED),
+    );
+    wrong.finding("own errors and own memory only")
 }
 
 /// Profilers, the context-switch timeline, the fabric's manager.
