@@ -6,7 +6,7 @@
 //! has registered the cards itself. It is for speed only: if it fails, the program's own call says why.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,9 +27,16 @@ const DISABLE_HMM: u64 = 1;
 /// Whether a file is held for a program that is about to register its cards.
 #[derive(Debug, Default)]
 pub struct Ahead {
-    /// Cards that the program has yet to register; 0: nothing is held.
-    missing: Mutex<usize>,
+    state: Mutex<State>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Cards that the program has yet to register.
+    missing: usize,
+    /// A file is being made ready or held. A program that registers faster than that gets no second one meanwhile.
+    busy: bool,
 }
 
 /// A program of the tenant has initialised its UVM file.
@@ -46,46 +53,57 @@ pub fn begin(tenant: &Arc<Tenant>) {
                 // What is measured meanwhile must not see the memory that UVM takes for the card.
                 let _memory = own.device_memory.read();
                 let cards = own.devices.iter().map(|d| d.gpu.uuid_bytes);
-                register(own.backend.as_ref(), cards)
+                register(own.backend.as_ref(), cards, |file, request, block| {
+                    // Its time in the driver is the tenant's.
+                    own.in_driver(file, request, block)
+                })
             };
             own.ahead.hold(Instant::now() + HOLD);
             drop(held);
+            own.ahead.let_go();
         });
     if spawned.is_err() {
-        tenant.ahead.hold(Instant::now());
+        tenant.ahead.let_go();
     }
 }
 
 impl Ahead {
     /// True: nothing is held yet, and now something should be.
     fn want(&self, cards: usize) -> bool {
-        let mut missing = lock(&self.missing);
-        let idle = *missing == 0;
-        if idle {
-            *missing = cards;
+        let mut state = lock(&self.state);
+        if state.busy {
+            return false;
         }
-        idle
+        *state = State {
+            missing: cards,
+            busy: true,
+        };
+        true
+    }
+
+    /// Nothing is held any more.
+    fn let_go(&self) {
+        *lock(&self.state) = State::default();
     }
 
     /// The program has registered a card.
     pub fn registered(&self) {
-        let mut missing = lock(&self.missing);
-        *missing = missing.saturating_sub(1);
+        let mut state = lock(&self.state);
+        state.missing = state.missing.saturating_sub(1);
         self.changed.notify_all();
     }
 
     /// Waits until the program has registered every card, or until then.
     fn hold(&self, until: Instant) {
-        let mut missing = lock(&self.missing);
-        while *missing > 0 {
+        let mut state = lock(&self.state);
+        while state.missing > 0 {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                *missing = 0;
                 return;
             }
-            missing = self
+            state = self
                 .changed
-                .wait_timeout(missing, left)
+                .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
@@ -96,17 +114,18 @@ impl Ahead {
 fn register(
     backend: &dyn Backend,
     cards: impl IntoIterator<Item = [u8; 16]>,
+    in_driver: impl Fn(BorrowedFd<'_>, u32, &mut [u8]) -> io::Result<i32>,
 ) -> io::Result<OwnedFd> {
     use layout::{uvm_initialize as init, uvm_register_gpu as card};
     let file = backend.open(Node::Uvm)?;
     let mut block = [0u8; init::SIZE + 64];
     rmcall::put_u64(&mut block, init::FLAGS, DISABLE_HMM);
-    backend.ioctl(file.as_fd(), uvm::INITIALIZE, &mut block)?;
+    in_driver(file.as_fd(), uvm::INITIALIZE, &mut block)?;
     for uuid in cards {
         let mut block = [0u8; card::SIZE + 64];
         block[card::GPU_UUID..][..16].copy_from_slice(&uuid);
         rmcall::put_u32(&mut block, card::RM_CTRL_FD, u32::MAX);
-        backend.ioctl(file.as_fd(), uvm::REGISTER_GPU, &mut block)?;
+        in_driver(file.as_fd(), uvm::REGISTER_GPU, &mut block)?;
         if rmcall::u32_at(&block, card::RM_STATUS) != Status::OK.0 {
             return Err(io::Error::other("UVM does not take the card"));
         }
@@ -116,8 +135,6 @@ fn register(
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::BorrowedFd;
-
     use super::*;
     use crate::backend::FileWatch;
 
@@ -155,7 +172,9 @@ mod tests {
         let backend = Noted::default();
         let (mut a, mut b) = ([0; 16], [0; 16]);
         (a[0], b[0]) = (1, 2);
-        register(&backend, [a, b]).unwrap();
+        let ask =
+            |file: BorrowedFd<'_>, request, block: &mut [u8]| backend.ioctl(file, request, block);
+        register(&backend, [a, b], ask).unwrap();
         assert_eq!(
             *lock(&backend.0),
             [
@@ -164,7 +183,7 @@ mod tests {
                 (uvm::REGISTER_GPU, 2)
             ]
         );
-        register(&backend, [[9; 16]]).unwrap_err();
+        register(&backend, [[9; 16]], ask).unwrap_err();
     }
 
     #[test]
@@ -176,11 +195,16 @@ mod tests {
         assert!(!ahead.want(2), "a card is missing");
         ahead.registered();
         ahead.hold(Instant::now() + Duration::from_secs(3600));
+        assert!(!ahead.want(1), "the file is not closed yet");
+        ahead.let_go();
         assert!(ahead.want(1));
         ahead.hold(Instant::now());
+        ahead.let_go();
         assert!(ahead.want(1), "the time is over");
         ahead.registered();
         ahead.registered();
+        ahead.hold(Instant::now() + Duration::from_secs(3600));
+        ahead.let_go();
         assert!(ahead.want(1), "more than were missing");
     }
 }

@@ -83,10 +83,14 @@ fn maps_of(process: Tid) -> Option<String> {
 
 /// The parts of a process's address space that map the UVM file: (base, length), ascending.
 fn uvm_mappings(tenant: &Tenant, process: Tid) -> Option<Vec<(u64, u64)>> {
-    let maps = maps_of(process)?;
-    Some(procfs::parse_maps(&maps, |device, inode, path| {
+    Some(parse(tenant, &maps_of(process)?))
+}
+
+/// The parts of an address space that map the UVM file, as the kernel lists its mappings.
+pub(crate) fn parse(tenant: &Tenant, maps: &str) -> Vec<(u64, u64)> {
+    procfs::parse_maps(maps, |device, inode, path| {
         tenant.backend.maps_uvm(device, inode, path)
-    }))
+    })
 }
 
 /// The parts of `of` that no interval of `minus` covers. Both are (base, length).
@@ -124,6 +128,7 @@ pub fn refresh_managed(tenant: &Tenant) {
     if tenant.files().nothing_managed() {
         return;
     }
+    tenant.spaces.sweep(tenant);
     let processes: Vec<Tid> = tenant.processes().alive();
     for process in processes {
         let charged: Vec<(u64, u64)> = tenant.ledger().managed_of(Pid(process)).collect();
@@ -131,7 +136,16 @@ pub fn refresh_managed(tenant: &Tenant) {
             continue;
         }
         let look = tenant.files().begin_look(process, Instant::now());
-        let mapped = uvm_mappings(tenant, process);
+        let mut mapped = uvm_mappings(tenant, process);
+        let shown = |mapped: &Vec<(u64, u64)>| {
+            let mut gaps = charged.iter().flat_map(|&i| uncovered(i, mapped));
+            gaps.next().is_none()
+        };
+        if mapped.as_ref().is_some_and(|mapped| !shown(mapped)) {
+            // Unmapped, or the process has executed another program: somebody may be left where it was mapped.
+            let held = tenant.spaces.mapped(tenant, process);
+            mapped = mapped.zip(held).map(|(now, held)| [now, held].concat());
+        }
         // What is charged from the beginning of the look on is not judged by the maps: its mapping may be younger. A
         // mapping is expected before it is charged, so none slips between the next line and the last.
         let mut files = tenant.files();
@@ -146,6 +160,34 @@ pub fn refresh_managed(tenant: &Tenant) {
                 }
             }
         }
+    }
+}
+
+/// Whether a process is charged for managed memory here that is mapped in an address space which it has left.
+pub fn is_mapped_elsewhere(tenant: &Tenant, process: Tid, asked: (u64, u64)) -> bool {
+    let charged: Vec<(u64, u64)> = tenant.ledger().managed_of(Pid(process)).collect();
+    // The parts of both.
+    let common = |a, b: &[(u64, u64)]| -> Vec<(u64, u64)> {
+        let without = uncovered(a, b);
+        uncovered(a, &without)
+    };
+    let charged = common(asked, &charged);
+    if charged.is_empty() {
+        return false;
+    }
+    let now = uvm_mappings(tenant, process).unwrap_or_default();
+    let not_here: Vec<(u64, u64)> = charged
+        .into_iter()
+        .flat_map(|part| uncovered(part, &now))
+        .collect();
+    if not_here.is_empty() {
+        return false;
+    }
+    match tenant.spaces.mapped(tenant, process) {
+        Some(held) => not_here
+            .into_iter()
+            .any(|part| !common(part, &held).is_empty()),
+        None => true,
     }
 }
 

@@ -27,6 +27,7 @@ pub mod procfs;
 pub mod registry;
 pub mod rmcall;
 mod sandbox;
+mod spaces;
 pub mod supervisor;
 pub mod sys;
 pub mod tenant;

@@ -23,6 +23,7 @@ use crate::caller::Callers;
 use crate::files::{Files, Numbers};
 use crate::limits::Refusals;
 use crate::rmcall::{self, Gpu, OwnClient};
+use crate::spaces::Spaces;
 use crate::sys::{self, Tid};
 use crate::trace::Trace;
 use crate::unknown::Counts;
@@ -122,6 +123,9 @@ pub(crate) const MOST_UNKNOWN: usize = 1024;
 
 const ORDER_SHARDS: usize = 64;
 
+/// What memory that nobody states goes with: device, class, and the engine of the group that comes with the object.
+pub type Hidden = (u8, u32, Option<u32>);
+
 /// Everything the helper knows of its tenant.
 pub struct Tenant {
     /// Its name.
@@ -147,8 +151,10 @@ pub struct Tenant {
     clients_stay: RwLock<()>,
     /// Memory of the device is being measured (write) or changed by a call whose size is known (read).
     pub device_memory: RwLock<()>,
-    /// What context buffers cost, as measured: by device, class and engine.
-    pub implicit: Mutex<HashMap<(u8, u32, u32), Bytes>>,
+    /// What context buffers cost, as measured.
+    pub implicit: Mutex<HashMap<Hidden, Bytes>>,
+    /// Address spaces with managed memory.
+    pub(crate) spaces: Spaces,
     /// What is done for a program before it asks.
     pub ahead: Ahead,
     /// How often it may call.
@@ -186,8 +192,8 @@ impl Tenant {
         ledger.set_limits(limits);
         let budget = Budget::new(budget::CALLS_A_SECOND, devices.len());
         let limit = sys::descriptor_limit();
-        // A quarter each for the tenant's open files, those watched, and its threads (two each); half of the rest for
-        // its processes.
+        // A quarter each for the tenant's open files, those watched, and its threads (two each); of the rest half for
+        // its processes, and a quarter for address spaces with managed memory (two each).
         let files = Files::new(backend.watch()?, limit / 4);
         Ok(Tenant {
             name,
@@ -202,6 +208,7 @@ impl Tenant {
             clients_stay: RwLock::new(()),
             device_memory: RwLock::new(()),
             implicit: Mutex::default(),
+            spaces: Spaces::new(limit / 32),
             ahead: Ahead::default(),
             budget,
             refusals: Refusals::default(),
@@ -361,7 +368,7 @@ impl Tenant {
         for process in self.processes.ended() {
             self.callers.forget_process(process);
             self.files().forget_process(process);
-            self.ledger().exit_process(Pid(process));
+            self.spaces.process_ended(self, process);
         }
     }
 

@@ -79,3 +79,15 @@ fn redteam_a_handle_that_changes_while_it_is_named_is_looked_at_again() {
 fn redteam_a_refused_export_holds_no_memory() {
     attack("attack_refused_export");
 }
+
+// `Tenant::note_ended` gives managed memory back when its address space is gone, not when the process is.
+#[test]
+fn redteam_managed_memory_stays_charged_while_its_address_space_lives() {
+    attack("attack_shared_space");
+}
+
+// `audit::refresh_managed` looks at the address space that was charged, not at the one that the process has now.
+#[test]
+fn redteam_managed_memory_stays_charged_when_its_process_executes_another_program() {
+    attack("attack_shared_space_exec");
+}

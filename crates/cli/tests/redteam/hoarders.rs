@@ -90,6 +90,18 @@ fn threat_28_channels_without_a_group_count_as_groups() {
     hoard("bare_channels", groups, groups, "channel groups asked for");
 }
 
+// `Worker::alloc_os_event`: every event is some client's.
+#[test]
+fn redteam_no_event_is_registered_for_nobody() {
+    assert_held(&Stage::new().play(&["events_of_nobody"]));
+}
+
+// `Worker::engine_of`: a channel with a group of its own is measured by itself.
+#[test]
+fn redteam_a_channel_without_a_group_is_charged_for_one() {
+    assert_held(&Stage::new().play(&["bare_channels"]));
+}
+
 #[test]
 fn threat_28_a_group_holds_no_more_channels_than_the_driver_says() {
     let most = u64::from(CHANNELS_A_GROUP);
@@ -180,6 +192,33 @@ fn threat_26_parameters_that_fault_for_ever_hold_up_nobody_else() {
         return;
     }
     assert_held(&Stage::new().play(&["stalled"]));
+}
+
+// `Worker::parent_stays` in the order of the client's calls: what an object counts for, and on which card, is decided
+// before.
+#[test]
+fn redteam_a_parent_that_changes_while_its_child_is_made_is_looked_at_again() {
+    if guard::sys::uids().1 != 0 || !std::fs::exists("/dev/userfaultfd").unwrap_or(false) {
+        eprintln!("skipped: only root can make the kernel's own accesses fault for ever");
+        return;
+    }
+    let stage = Stage::new();
+    let mut command = Command::new(BINARY);
+    command.args(["run", "--sim"]).arg(&stage.socket);
+    command.args(["--gpu", "0,1", "--memory", "1GiB", "--", BINARY]);
+    command.args(["__tenant", "changing_parent", "1073741824"]);
+    assert_held(&play(Program::start(command).unwrap(), || {}));
+}
+
+// `Worker::alloc` and `Worker::control` look at the clients that are named when nothing of the tenant's memory is left to
+// be read.
+#[test]
+fn redteam_a_client_that_goes_while_it_is_named_is_looked_at_again() {
+    if guard::sys::uids().1 != 0 || !std::fs::exists("/dev/userfaultfd").unwrap_or(false) {
+        eprintln!("skipped: only root can make the kernel's own accesses fault for ever");
+        return;
+    }
+    assert_held(&Stage::new().play(&["changing_client"]));
 }
 
 // Refused in the table of crate rm (0x41), by `Worker::is_attached` (0x290), by the table's size.

@@ -18,13 +18,22 @@ use crate::tenant::Unknown;
 ///
 /// Measured on an H200, driver 580.159: 4,416 KiB a compute group, 64 KiB a channel, nothing for copy groups and engine
 /// objects. Other cards may take more, so the upper bounds are many times that.
-fn hidden_bounds(kind: Kind, engine: u32) -> (Bytes, Bytes) {
+fn hidden_bounds(kind: Kind, engine: Option<u32>) -> (Bytes, Bytes) {
     const COMPUTE: u32 = 1;
-    match kind {
-        Kind::ChannelGroup if engine == COMPUTE => (Bytes::from_kib(4416), Bytes::from_mib(128)),
-        Kind::ChannelGroup => (Bytes(0), Bytes::from_mib(16)),
-        Kind::Channel => (Bytes::from_kib(64), Bytes::from_mib(4)),
-        Kind::Engine => (Bytes(0), Bytes::from_mib(32)),
+    const CHANNEL: (Bytes, Bytes) = (Bytes::from_kib(64), Bytes::from_mib(4));
+    match (kind, engine) {
+        (Kind::ChannelGroup, Some(COMPUTE)) => (Bytes::from_kib(4416), Bytes::from_mib(128)),
+        (Kind::ChannelGroup, _) => (Bytes(0), Bytes::from_mib(16)),
+        (Kind::Channel, None) => CHANNEL,
+        // With a group of its own: as much as both.
+        (Kind::Channel, Some(_)) => {
+            let (least, most) = hidden_bounds(Kind::ChannelGroup, engine);
+            (
+                least.saturating_add(CHANNEL.0),
+                most.saturating_add(CHANNEL.1),
+            )
+        }
+        (Kind::Engine, _) => (Bytes(0), Bytes::from_mib(32)),
         _ => (Bytes(0), Bytes::from_mib(4)),
     }
 }
@@ -41,6 +50,8 @@ struct Request {
     parent: u32,
     class: &'static Class,
     device: Option<DeviceIndex>,
+    /// What it counts for.
+    need: Need,
 }
 
 impl Worker<'_> {
@@ -101,11 +112,20 @@ impl Worker<'_> {
             parent,
             class,
             device,
+            need: self.need_of(class, device, client, parent),
         };
-        let Some(claim) = self.tenant.claim(self.need_of(&request)) else {
+        let Some(claim) = self.tenant.claim(request.need) else {
             self.undo_pointers(&form, capability.is_some());
             return self.finish_with_status(call, Some(form.status), Status::NO_MEMORY);
         };
+        // The tenant's memory may have faulted for as long as another thread needed to free a client that is named, and
+        // a neighbour to be given its handle.
+        if !self.acts_for_own_client() || !self.names_only_own(&self.params, class.foreign) {
+            self.tenant.ledger().give_up(claim);
+            self.undo_pointers(&form, capability.is_some());
+            let refused = Status::INSUFFICIENT_PERMISSIONS;
+            return self.finish_with_status(call, Some(form.status), refused);
+        }
         let executed = match class.account {
             Account::Charges(Charge::MemoryAllocation) if self.takes_device_memory(class) => {
                 self.alloc_memory_object(call, &form, &request)
@@ -141,13 +161,19 @@ impl Worker<'_> {
     }
 
     /// What a new object counts for, beside memory.
-    fn need_of(&self, request: &Request) -> Need {
+    fn need_of(
+        &self,
+        class: &Class,
+        device: Option<DeviceIndex>,
+        client: u32,
+        parent: u32,
+    ) -> Need {
         let mut need = Need {
-            device: request.device,
+            device,
             ..Need::objects(1)
         };
-        let parent = (ClientHandle(request.client), ObjectHandle(request.parent));
-        match request.class.kind {
+        let parent = (ClientHandle(client), ObjectHandle(parent));
+        match class.kind {
             Kind::Client => need.clients = 1,
             Kind::Event => need.events = 1,
             Kind::ChannelGroup => need.groups = 1,
@@ -167,6 +193,19 @@ impl Worker<'_> {
             _ => {}
         }
         need
+    }
+
+    /// Whether the parent is still what it was when it was decided what the object counts for and on which card. Asked
+    /// in the order of the client's calls: another thread may have freed it since, and made another under its handle.
+    /// Otherwise the call is answered as where there is no such parent.
+    fn parent_stays(&mut self, form: &Form, request: &Request) -> bool {
+        let (class, client, parent) = (request.class, request.client, request.parent);
+        let stays = self.device_of(class, client, parent) == Ok(request.device)
+            && self.need_of(class, request.device, client, parent) == request.need;
+        if !stays {
+            self.set_status(form, Status::OBJECT_NOT_FOUND);
+        }
+        stays
     }
 
     /// The claim becomes the new object's, if there is one.
@@ -286,6 +325,9 @@ impl Worker<'_> {
             _ => request.client,
         };
         let _order = self.tenant.in_order(of);
+        if !self.parent_stays(form, request) {
+            return Ok(0);
+        }
         let value = self.execute(call)?;
         if self.status(form) == Status::OK {
             self.enter(call, form, request)?;
@@ -354,6 +396,9 @@ impl Worker<'_> {
         };
         let _memory = self.tenant.device_memory.read();
         let _order = self.tenant.in_order(request.client);
+        if !self.parent_stays(form, request) {
+            return Ok(0);
+        }
         let Some(reservation) = self.reserve_for_call(call, device, amount) else {
             self.set_status(form, Status::NO_MEMORY);
             return Ok(0);
@@ -399,6 +444,10 @@ impl Worker<'_> {
             return Ok(0);
         };
         let _order = self.tenant.in_order(request.client);
+        if !self.parent_stays(form, request) {
+            self.tenant.ledger().cancel(reservation);
+            return Ok(0);
+        }
         let executed = self.execute(call);
         let mut ledger = self.tenant.ledger();
         if executed.is_ok() && self.status(form) == Status::OK {
@@ -439,11 +488,7 @@ impl Worker<'_> {
         device: DeviceIndex,
     ) -> Result<i32, Stop> {
         let gpu = &self.tenant.device(device).gpu;
-        let engine = if request.class.kind == Kind::ChannelGroup && self.params.len() > 0 {
-            self.params.u32(layout::channel_group_alloc::ENGINE_TYPE)
-        } else {
-            0
-        };
+        let engine = self.engine_of(request);
         let key = (device.0, request.class.id, engine);
         let expected = crate::tenant::lock(&self.tenant.implicit)
             .get(&key)
@@ -454,6 +499,9 @@ impl Worker<'_> {
         }
         let _memory = self.tenant.device_memory.write();
         let _order = self.tenant.in_order(request.client);
+        if !self.parent_stays(form, request) {
+            return Ok(0);
+        }
         let Ok(reservation) = self
             .tenant
             .ledger()
@@ -498,6 +546,22 @@ impl Worker<'_> {
         Ok(executed?)
     }
 
+    /// The engine of the group that comes with an object, if one does: its context buffers are the most of what is hidden.
+    fn engine_of(&self, request: &Request) -> Option<u32> {
+        if request.need.groups == 0 {
+            return None;
+        }
+        let at = match request.class.kind {
+            Kind::Channel => layout::channel_alloc::ENGINE_TYPE,
+            _ => layout::channel_group_alloc::ENGINE_TYPE,
+        };
+        Some(if at + 4 <= self.params.len() {
+            self.params.u32(at)
+        } else {
+            0
+        })
+    }
+
     /// An object whose hidden memory is known.
     fn alloc_with_hidden(
         &mut self,
@@ -508,6 +572,9 @@ impl Worker<'_> {
     ) -> Result<i32, Stop> {
         let _memory = self.tenant.device_memory.read();
         let _order = self.tenant.in_order(request.client);
+        if !self.parent_stays(form, request) {
+            return Ok(0);
+        }
         let Ok(reservation) = self.tenant.ledger().reserve(device, hidden) else {
             self.set_status(form, Status::NO_MEMORY);
             return Ok(0);

@@ -53,18 +53,6 @@ impl Worker<'_> {
         } else {
             self.params.clear();
         }
-        let foreign = if entry.decision == Decision::Execute {
-            entry.foreign
-        } else {
-            &[]
-        };
-        if !self.names_only_own(&self.params, foreign) {
-            return self.finish_with_status(
-                call,
-                Some(l::STATUS),
-                Status::INSUFFICIENT_PERMISSIONS,
-            );
-        }
         if cmd == ctrl::NV0000_GPU_WAIT_ATTACH_ID && !self.is_attached() {
             return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
         }
@@ -75,6 +63,20 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
         }
         let file = self.translate_descriptor(call, entry)?;
+        // Nothing of the tenant's memory is read from here on: it may fault for as long as another thread needs to free a
+        // client that is named, and a neighbour to be given its handle.
+        let foreign = if entry.decision == Decision::Execute {
+            entry.foreign
+        } else {
+            &[]
+        };
+        if !self.acts_for_own_client() || !self.names_only_own(&self.params, foreign) {
+            return self.finish_with_status(
+                call,
+                Some(l::STATUS),
+                Status::INSUFFICIENT_PERMISSIONS,
+            );
+        }
         if params_at != 0 && size > 0 {
             let address = self.params.address();
             self.arg.set_u64(l::PARAMS, address);

@@ -21,7 +21,8 @@ impl Worker<'_> {
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };
         let order = self.tenant.in_order(client);
-        if !self.still_known(client, memory) {
+        // What another thread has made under its handle meanwhile may count for more, or on another card.
+        if !self.still_known(client, memory) || self.need_of_mapping(client, memory) != need {
             self.tenant.ledger().give_up(claim);
             drop(order);
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
@@ -115,6 +116,10 @@ impl Worker<'_> {
     pub(super) fn alloc_os_event(&mut self, call: &Call) -> Outcome {
         use layout::alloc_os_event as l;
         self.still_waiting(call)?;
+        // The driver keeps what it is given under whatever number, and an event of nobody's would count for nobody.
+        if !self.tenant.owns_client(self.arg.u32(l::H_CLIENT)) {
+            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_CLIENT);
+        }
         let Some(claim) = self.tenant.claim(Ledger::os_event()) else {
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };

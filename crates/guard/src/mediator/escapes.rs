@@ -46,7 +46,7 @@ const ACTS_FOR_A_CLIENT: [u8; 12] = [
 
 impl Worker<'_> {
     /// Whether the client at the start of the block is this tenant's. Nobody is named where a client is made.
-    fn acts_for_own_client(&self) -> bool {
+    pub(super) fn acts_for_own_client(&self) -> bool {
         let client = self.arg.u32(0);
         client == 0 || self.tenant.owns_client(client)
     }
@@ -254,13 +254,15 @@ impl Worker<'_> {
         if !self.memory_is_known(call, source, object)? {
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
         }
-        let Some(claim) = self.tenant.claim(self.need_of_alias(source, object)) else {
+        let need = self.need_of_alias(source, object);
+        let Some(claim) = self.tenant.claim(need) else {
             return self.finish_with_status(call, Some(l::STATUS), Status::NO_MEMORY);
         };
         let waiting = self.still_waiting(call);
         let order = self.tenant.in_order_two(client, source);
         let stays = self.tenant.named_clients_stay();
-        if !self.still_known(source, object) {
+        // What another thread has made under its handle meanwhile may count for more.
+        if !self.still_known(source, object) || self.need_of_alias(source, object) != need {
             self.tenant.ledger().give_up(claim);
             drop((order, stays));
             return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
@@ -363,6 +365,13 @@ impl Worker<'_> {
         };
         let memory = self.tenant.device_memory.read();
         let order = self.tenant.in_order(client);
+        // Another thread may have freed the parent since, and made one of another card under its handle.
+        let (on, below) = (ClientHandle(client), ObjectHandle(parent));
+        if self.tenant.ledger().device_of(on, below) != Some(device) {
+            drop((order, memory));
+            self.tenant.ledger().give_up(claim);
+            return self.finish_with_status(call, Some(l::STATUS), Status::OBJECT_NOT_FOUND);
+        }
         let Some(reservation) = self.tenant.reserve(device, amount, call.caller.tid) else {
             drop((order, memory));
             self.tenant.ledger().give_up(claim);
@@ -453,6 +462,8 @@ impl Worker<'_> {
         use layout::nvos32 as l;
         self.still_waiting(call)?;
         let client = self.arg.u32(l::H_ROOT);
+        // What goes meanwhile would be missing from a measurement.
+        let memory = self.tenant.device_memory.read();
         let order = self.tenant.in_order(client);
         let value = self.execute_vid_heap(call, function)?;
         if function == FREE && self.arg.u32(l::STATUS) == Status::OK.0 {
@@ -460,7 +471,7 @@ impl Worker<'_> {
             let mut ledger = self.tenant.ledger();
             ledger.free(ClientHandle(client), ObjectHandle(handle));
         }
-        drop(order);
+        drop((order, memory));
         if let Some(device) = device {
             self.show_slice_in_vid_heap(device);
         }

@@ -15,6 +15,7 @@ use crate::audit;
 use crate::backend::Node;
 use crate::caller::Caller;
 use crate::listener::{Notification, Reply};
+use crate::spaces::Space;
 use crate::sys::Tid;
 
 impl Worker<'_> {
@@ -47,6 +48,17 @@ impl Worker<'_> {
         if self.tenant.files().in_pool(file.uvm, base, length) {
             return Ok(Reply::Continue);
         }
+        // Whoever else is in this address space keeps what is mapped there.
+        let space = Space::open(caller.process, caller.tid);
+        if !self.listener.still_waiting(n.id) {
+            return Err(Stop::Gone);
+        }
+        let held =
+            space.and_then(|space| self.tenant.spaces.hold(self.tenant, caller.process, space));
+        if held.is_err() || audit::is_mapped_elsewhere(self.tenant, caller.process, (base, length))
+        {
+            return Err(Stop::Errno(libc::ENOMEM));
+        }
         // Managed memory can move to any device of the slice; it is charged to the first, where it is made.
         let device = DeviceIndex(0);
         let Some(reservation) = self.tenant.reserve(device, Bytes(length), caller.tid) else {
@@ -64,7 +76,9 @@ impl Worker<'_> {
             .map_managed(reservation, Pid(caller.process), base, length);
         if !self.tenant.processes().knows(caller.process) {
             // It was killed meanwhile, and its end is entered already: nobody else would give this back.
-            self.tenant.ledger().exit_process(Pid(caller.process));
+            self.tenant
+                .spaces
+                .process_ended(self.tenant, caller.process);
         }
         Ok(Reply::Continue)
     }

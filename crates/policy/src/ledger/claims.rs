@@ -163,36 +163,47 @@ impl Ledger {
         }
     }
 
-    /// The driver knows a mapping by another address from now on.
+    /// The driver knows a mapping by another address from now on. Where several of different sizes are at the first, it
+    /// does not say which: addresses tell nothing of this object's mappings any more.
     pub fn move_mapping(&mut self, client: ClientHandle, handle: ObjectHandle, from: u64, to: u64) {
-        let Some(need) = self.take_mapping(client, handle, from) else {
-            return;
-        };
         let number = self.number();
         let object = self
             .clients
             .get_mut(&client)
             .and_then(|tree| tree.objects.get_mut(&handle));
-        if let Some(object) = object {
+        let Some(object) = object.filter(|object| !object.mixed_up) else {
+            return;
+        };
+        let here = object.mappings.range((from, 0)..=(from, u64::MAX));
+        let mut needs: Vec<Need> = here.clone().map(|(_, need)| *need).collect();
+        needs.dedup();
+        object.mixed_up = needs.len() > 1;
+        if let (Some((&at, _)), [need]) = (here.clone().next(), needs.as_slice()) {
+            let need = *need;
+            object.mappings.remove(&at);
             object.mappings.insert((to, number), need);
         }
     }
 
+    /// Of several mappings that may have been undone, the smallest: what is left is never more than what is counted.
     fn take_mapping(
         &mut self,
         client: ClientHandle,
         handle: ObjectHandle,
         address: u64,
     ) -> Option<Need> {
-        let mappings = &mut self
-            .clients
-            .get_mut(&client)?
-            .objects
-            .get_mut(&handle)?
-            .mappings;
-        let at = mappings.range((address, 0)..=(address, u64::MAX)).next();
-        let at = *at?.0;
-        mappings.remove(&at)
+        let tree = self.clients.get_mut(&client)?;
+        let object = tree.objects.get_mut(&handle)?;
+        let may_be = if object.mixed_up {
+            (0, 0)..=(u64::MAX, u64::MAX)
+        } else {
+            (address, 0)..=(address, u64::MAX)
+        };
+        let smallest = object.mappings.range(may_be);
+        let at = *smallest.min_by_key(|(_, need)| need.bar1)?.0;
+        let taken = object.mappings.remove(&at);
+        object.mixed_up &= !object.mappings.is_empty();
+        taken
     }
 
     /// What a descriptor that is registered for events counts for.

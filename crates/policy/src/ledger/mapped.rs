@@ -193,6 +193,16 @@ impl Ledger {
         self.unmap_managed(pid, 0, u64::MAX)
     }
 
+    /// Records that a process is gone while somebody may still use its address space: its managed memory counts under the
+    /// name that is returned, which is no process's, until [`Ledger::exit_process`] of that. `None`: it has none.
+    pub fn leave_managed(&mut self, pid: Pid) -> Option<Pid> {
+        let spans = self.managed.remove(&pid)?;
+        let lowest = self.managed.keys().next().map_or(0, |pid| pid.0);
+        let left = Pid(lowest.min(0) - 1);
+        self.managed.insert(left, spans);
+        Some(left)
+    }
+
     /// Unmaps addresses of a file on every GPU.
     fn cut_all(&mut self, file: UvmFile, span: Span) -> Freed {
         let Some(state) = self.uvm.get_mut(&file) else {

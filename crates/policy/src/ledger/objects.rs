@@ -38,6 +38,8 @@ pub(super) struct Object {
     pub(super) needs: Vec<Need>,
     /// What it counts for where it is mapped for the processor.
     pub(super) mappings: Mappings,
+    /// Which of them is at which address is not known any more.
+    pub(super) mixed_up: bool,
 }
 
 impl Object {
@@ -104,6 +106,7 @@ impl Ledger {
             charges: Vec::new(),
             needs: Vec::new(),
             mappings: Mappings::default(),
+            mixed_up: false,
         };
         self.clients.insert(
             client,
@@ -527,6 +530,7 @@ impl Ledger {
             charges: holds.charges,
             needs: Vec::new(),
             mappings: Mappings::default(),
+            mixed_up: false,
         };
         tree.objects.insert(handle, object);
         freed

@@ -58,6 +58,33 @@ struct Made {
     parent: u32,
     row: Row,
     mappings: Vec<(u64, u64)>,
+    /// Addresses tell nothing of them any more.
+    mixed_up: bool,
+}
+
+impl Made {
+    fn new(parent: u32, row: Row) -> Made {
+        Made {
+            parent,
+            row,
+            mappings: Vec::new(),
+            mixed_up: false,
+        }
+    }
+
+    fn sizes_at(&self, address: u64) -> Vec<u64> {
+        let at = self.mappings.iter().filter(|(a, _)| *a == address);
+        at.map(|(_, bytes)| *bytes).collect()
+    }
+
+    fn take(&mut self, address: u64) -> Option<u64> {
+        let may_be = |a: u64| self.mixed_up || a == address;
+        let may_be = (0..self.mappings.len()).filter(|&i| may_be(self.mappings[i].0));
+        let smallest = may_be.min_by_key(|&i| self.mappings[i].1)?;
+        let (_, bytes) = self.mappings.remove(smallest);
+        self.mixed_up &= !self.mappings.is_empty();
+        Some(bytes)
+    }
 }
 
 #[derive(Default)]
@@ -138,11 +165,7 @@ impl Model {
     fn put(&mut self, client: u32, parent: u32, handle: u32, row: Row) {
         self.free(client, handle);
         let known = self.made.contains_key(&(client, parent));
-        let made = Made {
-            parent: if known { parent } else { client },
-            row,
-            mappings: Vec::new(),
-        };
+        let made = Made::new(if known { parent } else { client }, row);
         self.made.insert((client, handle), made);
     }
 }
@@ -186,7 +209,7 @@ proptest! {
                         ledger.add_client(ClientHandle(client), Pid(1));
                         ledger.attach(claim, ClientHandle(client), ObjectHandle(client));
                         model.free(client, client);
-                        model.made.insert((client, client), Made { parent: 0, row, mappings: Vec::new() });
+                        model.made.insert((client, client), Made::new(0, row));
                     }
                 }
                 Step::Group(c, p, h) | Step::Channel(c, p, h) => {
@@ -235,20 +258,20 @@ proptest! {
                 Step::Move(c, h, from, to) => {
                     let (client, handle) = on(c, h);
                     ledger.move_mapping(ClientHandle(client), ObjectHandle(handle), from, to);
-                    if let Some(made) = model.made.get_mut(&(client, handle))
-                        && let Some(at) = made.mappings.iter().position(|(a, _)| *a == from)
-                    {
-                        let (_, bytes) = made.mappings.remove(at);
-                        made.mappings.push((to, bytes));
+                    if let Some(made) = model.made.get_mut(&(client, handle)) {
+                        let mut sizes = made.sizes_at(from);
+                        sizes.dedup();
+                        made.mixed_up |= sizes.len() > 1;
+                        if !made.mixed_up && let Some(bytes) = made.take(from) {
+                            made.mappings.push((to, bytes));
+                        }
                     }
                 }
                 Step::Unmap(c, h, address) => {
                     let (client, handle) = on(c, h);
                     ledger.unmap_for_processor(ClientHandle(client), ObjectHandle(handle), address);
-                    if let Some(made) = model.made.get_mut(&(client, handle))
-                        && let Some(at) = made.mappings.iter().position(|(a, _)| *a == address)
-                    {
-                        made.mappings.remove(at);
+                    if let Some(made) = model.made.get_mut(&(client, handle)) {
+                        made.take(address);
                     }
                 }
                 Step::OpenEvent(c, fd) => {

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use policy::ledger::{
     ClientHandle, DeviceIndex, Freed, Ledger, ObjectHandle, OverQuota, Pid, UnknownObject, UvmFile,
 };
+use policy::objects::{Need, What};
 use policy::rounding::rounded;
 use policy::units::Bytes;
 
@@ -465,4 +466,49 @@ fn a_lower_quota_takes_nothing_away_and_grants_nothing() {
 fn a_forgotten_reservation_is_noticed() {
     let mut ledger = tenant(10 * MIB);
     drop(ledger.reserve(GPU, Bytes(MIB)));
+}
+
+// `Ledger::take_mapping` and `Ledger::move_mapping`: the driver knows which of two mappings at one address it undoes or
+// moves, and the ledger does not.
+#[test]
+fn redteam_mappings_that_share_an_address_are_never_counted_for_less_than_is_left() {
+    let need = |bytes: u64| Need {
+        bar1: Bytes(bytes),
+        device: Some(GPU),
+        ..Need::objects(1)
+    };
+    let map = |ledger: &mut Ledger, bytes: u64, at: u64| {
+        let claim = ledger.claim(need(bytes)).expect("no limit");
+        ledger.map_for_processor(claim, CLIENT, DEVICE, at);
+    };
+    let bar1 = |ledger: &Ledger| {
+        assert_eq!(ledger.audit(), Ok(()));
+        ledger.counts().used(What::Bar1, GPU)
+    };
+    // Both orders of making and of moving them to one address.
+    for (first, second) in [(MIB, 64 * MIB), (64 * MIB, MIB)] {
+        for moved in [[1, 2], [2, 1]] {
+            let mut ledger = tenant(MIB);
+            map(&mut ledger, first, 1);
+            map(&mut ledger, second, 2);
+            for from in moved {
+                ledger.move_mapping(CLIENT, DEVICE, from, 3);
+            }
+            ledger.unmap_for_processor(CLIENT, DEVICE, 3);
+            assert_eq!(bar1(&ledger), 64 * MIB);
+            ledger.unmap_for_processor(CLIENT, DEVICE, 3);
+            assert_eq!(bar1(&ledger), 0);
+        }
+    }
+    // Which one of them is moved away is not known.
+    for away in [4, 5] {
+        let mut ledger = tenant(MIB);
+        map(&mut ledger, MIB, 3);
+        map(&mut ledger, 64 * MIB, 3);
+        ledger.move_mapping(CLIENT, DEVICE, 3, 4);
+        ledger.unmap_for_processor(CLIENT, DEVICE, if away == 4 { 3 } else { 4 });
+        assert_eq!(bar1(&ledger), 64 * MIB);
+        ledger.unmap_for_processor(CLIENT, DEVICE, if away == 4 { 4 } else { 3 });
+        assert_eq!(bar1(&ledger), 0);
+    }
 }

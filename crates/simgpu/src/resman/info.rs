@@ -121,10 +121,13 @@ impl Rm {
         }
     }
 
-    /// `ALLOC_OS_EVENT` and `FREE_OS_EVENT`: nothing here ever fires one.
+    /// `ALLOC_OS_EVENT` and `FREE_OS_EVENT`: nothing here ever fires one. The client is a number to keep it under; that 0
+    /// is taken is the model's choice, the worse of the two.
     pub(super) fn os_event(&mut self, call: &mut Call) -> Answer {
-        self.client(call, call.block.u32(layout::alloc_os_event::H_CLIENT))
-            .map(|_| ())
+        match call.block.u32(layout::alloc_os_event::H_CLIENT) {
+            0 => Ok(()),
+            client => self.client(call, client).map(|_| ()),
+        }
     }
 
     /// Controls of a client that ask about the node.

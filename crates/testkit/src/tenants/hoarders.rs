@@ -8,14 +8,16 @@ use std::time::Instant;
 
 use rm::{class, ctrl, layout, nr};
 
+use super::fill::human;
+use super::shapes::Watch;
 use super::threats::words;
 use super::{Context, Outcome};
-use crate::MIB;
 use crate::outside::{Line, ask};
 use crate::raw::{
     Answer, Block, Channel, Client, Device, Fault, File, Pages, checked, params_of, request,
     system_call,
 };
+use crate::{KIB, MIB};
 
 /// Channels that a hoarder puts into one group: fewer than a group may hold.
 const IN_A_GROUP: u64 = 100;
@@ -23,6 +25,8 @@ const IN_A_GROUP: u64 = 100;
 const HOST_PART: u64 = 64 * MIB;
 /// What a hoarder of BAR1 maps at once.
 const BAR1_PART: u64 = 1024 * MIB;
+/// The kernel's page.
+const PAGE: usize = 4096;
 /// Attributes of memory of the host (`NVOS32_ATTR_LOCATION_PCI`).
 const IN_HOST: u32 = 1 << 25;
 
@@ -99,10 +103,15 @@ impl Hoarder {
                     .with32(layout::event_alloc::H_PARENT_CLIENT, client.root());
                 client.alloc(device.subdevice, class::NV01_EVENT_OS_EVENT, params)?;
             }
-            "os_events" => {
+            "os_events" | "events_of_nobody" => {
                 use layout::alloc_os_event as l;
+                let of = if kind == "os_events" {
+                    client.root()
+                } else {
+                    0
+                };
                 let mut block = Block::new(l::SIZE)
-                    .with32(l::H_CLIENT, client.root())
+                    .with32(l::H_CLIENT, of)
                     .with32(l::FD, number as u32);
                 client.escape(nr::ALLOC_OS_EVENT, &mut block)?;
                 checked(block.u32(l::STATUS))?;
@@ -194,6 +203,42 @@ pub(super) fn hoarder(context: &Context) -> Outcome {
         format!("{count}, then {end}; {again} after all was given back"),
         &format!("{least} to {most}, then {}", Fault::NO_MEMORY),
         format!("took all {kind} that it could get"),
+    ))
+}
+
+/// Registers a descriptor for events of no client: nobody would give it back.
+pub(super) fn events_of_nobody(context: &Context) -> Outcome {
+    let wanted = Fault::Status(rm::Status::INVALID_CLIENT.0);
+    let refused = Hoarder::new(context)?.make("events_of_nobody", 0);
+    Ok(words(
+        refused == Err(wanted),
+        refused.map_or_else(|fault| fault.to_string(), |()| "registered".into()),
+        &wanted.to_string(),
+        "a descriptor for events of client 0",
+    ))
+}
+
+/// Makes channels below the device when those in a group are known already: each has a group of its own, and takes what
+/// one does.
+pub(super) fn bare_channels(context: &Context) -> Outcome {
+    const CHANNELS: u64 = 10;
+    /// Context buffers and instance memory (measured on an H200, driver 580.159).
+    const LEAST: u64 = (4416 + 64) * KIB;
+    let watch = Watch::new(context)?;
+    let mut hoarder = Hoarder::new(context)?;
+    for number in 0..CHANNELS {
+        hoarder.make("channels", number)?;
+    }
+    let before = watch.used()?;
+    for number in 0..CHANNELS {
+        hoarder.make("bare_channels", number)?;
+    }
+    let used = watch.used()?.saturating_sub(before);
+    Ok(words(
+        used >= CHANNELS * LEAST,
+        human(used),
+        &format!("{} or more", human(CHANNELS * LEAST)),
+        format!("charged for {CHANNELS} channels that have groups of their own"),
     ))
 }
 
@@ -291,7 +336,6 @@ impl NeverGiven {
     }
 
     fn page(&self) -> io::Result<u64> {
-        const PAGE: usize = 4096;
         const REGISTER: u32 = 0xc020_aa00;
         const MISSING: u64 = 1;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice.
@@ -315,6 +359,103 @@ impl NeverGiven {
         system_call(self.0.as_fd(), REGISTER, &mut range)?;
         Ok(page as u64)
     }
+
+    /// Gives a page after all, full of zeros.
+    fn give(&self, page: u64) -> io::Result<()> {
+        const ZEROS: u32 = 0xc020_aa04;
+        let mut range = Block::new(32).with64(0, page).with64(8, PAGE as u64);
+        system_call(self.0.as_fd(), ZEROS, &mut range).map(drop)
+    }
+}
+
+/// Makes an object; while the helper reads a page of the call that faults, `meanwhile` happens. What the call was told.
+fn alloc_around(
+    client: &Client,
+    (parent, class): (u32, u32),
+    mut params: Block,
+    meanwhile: impl FnOnce() -> Answer,
+) -> Result<Answer, Fault> {
+    use layout::nvos64 as l;
+    /// Longer than the helper takes to put another thread to work.
+    const A_WHILE: std::time::Duration = std::time::Duration::from_millis(300);
+    let faults = NeverGiven::new()?;
+    let page = faults.page()?;
+    let mut block = Block::new(l::SIZE)
+        .with32(l::H_ROOT, client.root())
+        .with32(l::H_OBJECT_PARENT, parent)
+        .with32(l::H_OBJECT_NEW, client.fresh())
+        .with32(l::H_CLASS, class)
+        .with64(l::P_ALLOC_PARMS, params.address())
+        .with64(l::P_RIGHTS_REQUESTED, page)
+        .with32(l::PARAMS_SIZE, params.len() as u32);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            client.escape(nr::RM_ALLOC, &mut block)?;
+            checked(block.u32(l::STATUS))
+        });
+        std::thread::sleep(A_WHILE);
+        let done = meanwhile();
+        faults.give(page)?;
+        let made = maker.join().unwrap_or(Err(Fault::Os(libc::EIO)));
+        done.map(|()| made)
+    })
+}
+
+/// An event that names another client of the tenant's when its call is looked at, and nobody's, or a neighbour's, when the
+/// call is made.
+pub(super) fn changing_client(context: &Context) -> Outcome {
+    let client = Client::open(&context.node)?;
+    let device = client.first_device()?;
+    let other = client.alloc_as(0, 0, class::NV01_ROOT_CLIENT, Block::new(0))?;
+    let params =
+        Block::new(layout::event_alloc::SIZE).with32(layout::event_alloc::H_PARENT_CLIENT, other);
+    let free = || {
+        use layout::nvos00 as l;
+        let mut block = Block::new(l::SIZE)
+            .with32(l::H_ROOT, other)
+            .with32(l::H_OBJECT_OLD, other);
+        client.escape(nr::RM_FREE, &mut block)?;
+        checked(block.u32(l::STATUS))
+    };
+    let event = (device.subdevice, class::NV01_EVENT_OS_EVENT);
+    let made = alloc_around(&client, event, params, free)?;
+    let wanted = Fault::Status(rm::Status::INSUFFICIENT_PERMISSIONS.0);
+    Ok(words(
+        made == Err(wanted),
+        made.map_or_else(|fault| fault.to_string(), |()| "made".into()),
+        &wanted.to_string(),
+        "an event that names a client which has gone meanwhile",
+    ))
+}
+
+/// Memory whose parent is a device of one card when its call is looked at, and of another when the call is made: a page of
+/// its parameters faults in between.
+pub(super) fn changing_parent(context: &Context) -> Outcome {
+    use layout::memory_allocation as m;
+    let client = Client::open(&context.node)?;
+    let parent = client.fresh();
+    let card = |instance: u32| {
+        let params =
+            params_of(class::NV01_DEVICE_0).with32(layout::device_alloc::DEVICE_ID, instance);
+        client.alloc_as(client.root(), parent, class::NV01_DEVICE_0, params)
+    };
+    card(0)?;
+    let params = params_of(class::NV01_MEMORY_LOCAL_USER)
+        .with32(m::OWNER, client.root())
+        .with64(m::SIZE_FIELD, MIB);
+    let made = alloc_around(
+        &client,
+        (parent, class::NV01_MEMORY_LOCAL_USER),
+        params,
+        || client.free(parent).and_then(|()| card(1)).map(drop),
+    )?;
+    let wanted = Fault::Status(rm::Status::OBJECT_NOT_FOUND.0);
+    Ok(words(
+        made == Err(wanted),
+        made.map_or_else(|fault| fault.to_string(), |()| "made".into()),
+        &wanted.to_string(),
+        "memory below a device that has become another card's",
+    ))
 }
 
 /// Calls that wait for something: none may hold up its caller, let alone the helper.

@@ -17,6 +17,7 @@ mod outsiders;
 mod race;
 mod shapes;
 mod signals;
+mod spaces;
 mod threats;
 mod threats_foreign;
 mod threats_helper;
@@ -156,6 +157,12 @@ const PROGRAMS: &[Entry] = &[
     ("attack_refused_export", attacks::refused_export),
     ("attack_freed_range", attacks::freed_range),
     ("hoarder", hoarders::hoarder),
+    ("bare_channels", hoarders::bare_channels),
+    ("events_of_nobody", hoarders::events_of_nobody),
+    ("changing_parent", hoarders::changing_parent),
+    ("changing_client", hoarders::changing_client),
+    ("attack_shared_space", spaces::outlives_exit),
+    ("attack_shared_space_exec", spaces::outlives_exec),
     ("flooder", hoarders::flooder),
     ("stalled", hoarders::stalled),
     ("blocking", hoarders::blocking),
