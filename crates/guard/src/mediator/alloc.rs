@@ -355,13 +355,7 @@ impl Worker<'_> {
             .add_client(call.file.fd(), number, handle);
         if let Err(e) = watched {
             // A client whose close would not be noticed may not live.
-            rmcall::free(
-                self.tenant.backend.as_ref(),
-                call.file.fd(),
-                handle,
-                handle,
-                handle,
-            )?;
+            self.take_back(call, (handle, handle, handle));
             self.set_status(form, Status::NO_MEMORY);
             return Err(e.into());
         }
@@ -530,20 +524,25 @@ impl Worker<'_> {
         let charged = self.tenant.ledger().reserve(device, charge);
         let Ok(reservation) = charged else {
             let handle = self.new_handle();
-            let backend = self.tenant.backend.as_ref();
-            rmcall::free(
-                backend,
-                call.file.fd(),
-                request.client,
-                request.parent,
-                handle,
-            )?;
+            self.take_back(call, (request.client, request.parent, handle));
             self.set_status(form, Status::NO_MEMORY);
             return Ok(executed?);
         };
         crate::tenant::lock(&self.tenant.implicit).insert(key, charge);
         self.enter_with_hidden(call, form, request, reservation)?;
         Ok(executed?)
+    }
+
+    /// Frees an object (client, parent, handle) that the tenant may not have after all. One that stays would be charged to
+    /// nobody.
+    fn take_back(&self, call: &Call, (client, parent, handle): (u32, u32, u32)) {
+        let backend = self.tenant.backend.as_ref();
+        let freed = rmcall::free(backend, call.file.fd(), client, parent, handle);
+        if !matches!(freed, Ok(Status::OK)) {
+            self.tenant.condemn(format!(
+                "object {handle:#x} of client {client:#x} could neither be charged nor freed"
+            ));
+        }
     }
 
     /// The engine of the group that comes with an object, if one does: its context buffers are the most of what is hidden.
