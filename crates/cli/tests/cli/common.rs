@@ -64,7 +64,12 @@ impl Done {
 
 /// `gpuslice` with these words, in an environment that names no cards.
 pub fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(GPUSLICE);
+    command_of(Path::new(GPUSLICE), words)
+}
+
+/// The same by a copy of the program.
+pub fn command_of(program: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command
         .args(words)
         .env_remove("CUDA_VISIBLE_DEVICES")

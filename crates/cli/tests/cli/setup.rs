@@ -8,19 +8,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use testkit::raw;
 
-use crate::common::{Folder, Node, command, finish, gpuslice, is_root};
+use crate::common::{Folder, GPUSLICE, Node, command, command_of, finish, gpuslice, is_root};
 
 const PART: &str = "GPUSLICE_SETUP_PART";
 
 /// A node of a device that everybody may open and nobody here needs: the processor's identification (major 203 in the
 /// kernel's list of devices). It is locked in the driver's stead.
 struct Device {
-    _folder: Folder,
+    folder: Folder,
     path: PathBuf,
     _alone: fs::File,
 }
@@ -54,7 +54,7 @@ impl Device {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("a mode");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
         let device = Device {
-            _folder: folder,
+            folder,
             path,
             _alone: alone(),
         };
@@ -76,6 +76,19 @@ impl Device {
 
     fn setup(&self, words: &[&str]) -> crate::common::Done {
         gpuslice(&[&["setup", "--device", self.name()], words].concat())
+    }
+
+    /// `gpuslice` by an ordinary user, who may not be able to enter the folder that it was built in.
+    fn by_a_user(&self, words: &[&str]) -> Command {
+        let copy = self.folder.path().join("gpuslice");
+        if !copy.exists() {
+            // By a process of its own: a program that another thread's child still has open for writing cannot be started.
+            let copied = Command::new("cp").arg(GPUSLICE).arg(&copy).status();
+            assert!(copied.expect("cp").success());
+        }
+        let mut run = command_of(&copy, words);
+        run.uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR");
+        run
     }
 
     fn opens(&self) -> bool {
@@ -171,9 +184,7 @@ fn doctor_says_whether_devices_are_locked_and_who_holds_them_still() {
     said(&seen, "only the slices that root starts");
     let whole = device.setup(&["--json"]).json()["handing_on_locked"] == true;
     assert_eq!(seen["state"], if whole { "fine" } else { "weak" });
-    let mut doctor = command(&words);
-    doctor.uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR");
-    let users = finish(doctor).ended(1).json();
+    let users = finish(device.by_a_user(&words)).ended(1).json();
     assert!(
         users["checks"]
             .to_string()
@@ -188,11 +199,7 @@ fn on_a_locked_node_an_ordinary_users_run_says_whose_it_is() {
     let Some(device) = Device::new("users") else {
         return;
     };
-    let as_user = |words: &[&str]| {
-        let mut run = command(words);
-        run.uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR");
-        finish(run)
-    };
+    let as_user = |words: &[&str]| finish(device.by_a_user(words));
     // Whatever the mode of the BPF file system is: an open device is told from a locked one.
     let words = ["setup", "--json", "--device", device.name()];
     assert_eq!(as_user(&words).ended(0).json()["device_files"], "open");
