@@ -53,6 +53,22 @@ def shared_sum(queue, out):
     out.put(float(queue.get().sum()))
 
 
+def sum_elsewhere(size):
+    """The sum of so many ones on the card, as another process sees them."""
+    import torch
+    import torch.multiprocessing as mp
+
+    context = mp.get_context("spawn")
+    queue, out = context.Queue(), context.Queue()
+    child = context.Process(target=shared_sum, args=(queue, out))
+    child.start()
+    tensor = torch.ones(size, device="cuda")
+    queue.put(tensor)
+    total = out.get(timeout=60)
+    child.join()
+    return total
+
+
 class Numbers:
     def __len__(self):
         return 4096
@@ -65,19 +81,11 @@ class Numbers:
 
 def workers():
     import torch
-    import torch.multiprocessing as mp
 
     loader = torch.utils.data.DataLoader(Numbers(), batch_size=64, num_workers=8, pin_memory=True)
     total = sum(float(batch.cuda(non_blocking=True).sum()) for batch in loader)
     print(f"8 workers' sum {total:.0f}")
-    context = mp.get_context("spawn")
-    queue, out = context.Queue(), context.Queue()
-    child = context.Process(target=shared_sum, args=(queue, out))
-    child.start()
-    tensor = torch.ones(1 << 20, device="cuda")
-    queue.put(tensor)
-    print(f"shared tensor's sum {out.get(timeout=60):.0f}")
-    child.join()
+    print(f"shared tensor's sum {sum_elsewhere(1 << 20):.0f}")
 
 
 def jax_():
@@ -139,17 +147,7 @@ def generate():
 def vmm():
     """Growing segments, which are mapped piece by piece, shared with another process by descriptors."""
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    import torch
-    import torch.multiprocessing as mp
-
-    context = mp.get_context("spawn")
-    queue, out = context.Queue(), context.Queue()
-    child = context.Process(target=shared_sum, args=(queue, out))
-    child.start()
-    tensor = torch.ones(1 << 22, device="cuda")
-    queue.put(tensor)
-    print(f"exported sum {out.get(timeout=60):.0f}")
-    child.join()
+    print(f"exported sum {sum_elsewhere(1 << 22):.0f}")
 
 
 HOLDER = """

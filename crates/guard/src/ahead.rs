@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rm::{Status, layout, uvm};
 
 use crate::backend::{Backend, Node};
+use crate::mediator::DISABLE_HMM;
 use crate::rmcall;
 use crate::tenant::{Tenant, lock};
 
@@ -21,8 +22,6 @@ use crate::tenant::{Tenant, lock};
 const HOLD: Duration = Duration::from_secs(10);
 /// Its work is shallow.
 const STACK: usize = 128 << 10;
-/// `UVM_INIT_FLAGS_DISABLE_HMM`
-const DISABLE_HMM: u64 = 1;
 
 /// Whether a file is held for a program that is about to register its cards.
 #[derive(Debug, Default)]

@@ -82,26 +82,31 @@ pub fn receive_program(majors: i32, groups: i32, fields: FileFields) -> Vec<Inst
     code
 }
 
+/// The frame of a program: what it stores lies below.
+const FRAME: u8 = 10;
+
 /// Goes on if register 2 holds a locked major and this process is in no slice's group.
-fn is_outside(majors: i32, groups: i32) -> [Instruction; 15] {
-    const FRAME: u8 = 10;
+fn is_outside(majors: i32, groups: i32) -> Vec<Instruction> {
+    let i = instruction;
+    let mut code = vec![i(STORE_U32, FRAME, 2, -4, 0)];
+    code.extend(look_up(majors, -4));
+    code.push(i(IF_EQUAL, 0, 0, ALLOW, 0));
+    code.push(i(CALL, 0, 0, 0, CURRENT_CGROUP_ID));
+    code.push(i(STORE_U64, FRAME, 0, -16, 0));
+    code.extend(look_up(groups, -16));
+    code.push(i(IF_NOT_EQUAL, 0, 0, ALLOW, 0));
+    code
+}
+
+/// Looks up in a set what is stored there in the frame: register 0 is zero if it is not in the set.
+fn look_up(set: i32, stored: i32) -> [Instruction; 5] {
     let i = instruction;
     [
-        i(STORE_U32, FRAME, 2, -4, 0),
-        i(LOAD_MAP, 1, MAP_BY_FD, 0, majors),
+        i(LOAD_MAP, 1, MAP_BY_FD, 0, set),
         i(0, 0, 0, 0, 0),
         i(MOVE, 2, FRAME, 0, 0),
-        i(ADD_VALUE, 2, 0, 0, -4),
+        i(ADD_VALUE, 2, 0, 0, stored),
         i(CALL, 0, 0, 0, MAP_LOOKUP),
-        i(IF_EQUAL, 0, 0, ALLOW, 0),
-        i(CALL, 0, 0, 0, CURRENT_CGROUP_ID),
-        i(STORE_U64, FRAME, 0, -16, 0),
-        i(LOAD_MAP, 1, MAP_BY_FD, 0, groups),
-        i(0, 0, 0, 0, 0),
-        i(MOVE, 2, FRAME, 0, 0),
-        i(ADD_VALUE, 2, 0, 0, -16),
-        i(CALL, 0, 0, 0, MAP_LOOKUP),
-        i(IF_NOT_EQUAL, 0, 0, ALLOW, 0),
     ]
 }
 

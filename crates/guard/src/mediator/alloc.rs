@@ -402,18 +402,28 @@ impl Worker<'_> {
             Some(r) => Some(r),
             None => self.tenant.ledger().reserve(device, amount).ok(),
         };
-        let ok = executed.is_ok() && self.status(form) == Status::OK;
         if let Some(reservation) = reservation {
-            let mut ledger = self.tenant.ledger();
-            if ok {
-                let handle = ObjectHandle(self.new_handle());
-                let (client, parent) = (ClientHandle(request.client), ObjectHandle(request.parent));
-                ledger.commit_memory(reservation, client, parent, handle, request.class.id);
-            } else {
-                ledger.cancel(reservation);
-            }
+            self.settle_memory(reservation, executed.is_ok(), form, request);
         }
         Ok(executed?)
+    }
+
+    /// The reservation becomes the new object's memory, if there is one.
+    fn settle_memory(
+        &self,
+        reservation: Reservation,
+        executed: bool,
+        form: &Form,
+        request: &Request,
+    ) {
+        let mut ledger = self.tenant.ledger();
+        if !executed || self.status(form) != Status::OK {
+            ledger.cancel(reservation);
+            return;
+        }
+        let handle = ObjectHandle(self.new_handle());
+        let (client, parent) = (ClientHandle(request.client), ObjectHandle(request.parent));
+        ledger.commit_memory(reservation, client, parent, handle, request.class.id);
     }
 
     /// Memory of the host that the driver allocates: in nobody's cgroup, so the slice has a quota of it.
@@ -443,14 +453,7 @@ impl Worker<'_> {
             return Ok(0);
         }
         let executed = self.execute(call);
-        let mut ledger = self.tenant.ledger();
-        if executed.is_ok() && self.status(form) == Status::OK {
-            let handle = ObjectHandle(self.new_handle());
-            let (client, parent) = (ClientHandle(request.client), ObjectHandle(request.parent));
-            ledger.commit_memory(reservation, client, parent, handle, request.class.id);
-        } else {
-            ledger.cancel(reservation);
-        }
+        self.settle_memory(reservation, executed.is_ok(), form, request);
         Ok(executed?)
     }
 

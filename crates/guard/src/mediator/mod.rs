@@ -12,6 +12,8 @@ mod escapes;
 mod mapping;
 mod uvm_calls;
 
+pub(crate) use uvm_calls::DISABLE_HMM;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;

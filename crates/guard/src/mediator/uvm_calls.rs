@@ -11,7 +11,7 @@ use crate::rmcall;
 use crate::tenant::Unknown;
 
 /// `UVM_INIT_FLAGS_DISABLE_HMM`: plain host memory must not move to the device, where nobody would have charged it.
-const DISABLE_HMM: u64 = 1;
+pub(crate) const DISABLE_HMM: u64 = 1;
 /// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`: UVM would act on the caller's address space, which is the helper's.
 const MULTI_PROCESS_SHARING: u64 = 2;
 /// `NV_ERR_ILLEGAL_ACTION`: the file is not initialised.

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use rm::{layout, uvm};
 
 use super::fill::human;
-use super::shapes::{Watch, close_here, forked, wait_for};
+use super::shapes::{Watch, close_here, forked, wait_for, without_the_first_thread};
 use super::threats::words;
 use super::{Context, Outcome, bytes};
-use crate::outside::{Finding, Line, print};
 use crate::raw::{Block, Client, Fault, Pages, Uvm, system_call};
 use crate::{GIB, MIB};
 
@@ -69,12 +68,7 @@ pub(super) fn hidden_holder(context: &Context) -> Outcome {
 
 /// The first thread ends; `/proc/PID/maps` is empty from then on, and the managed memory is still there.
 pub(super) fn leader_exit_managed(context: &Context) -> Outcome {
-    let context = Context {
-        node: context.node.clone(),
-        quota: context.quota,
-        words: Vec::new(),
-    };
-    std::thread::spawn(move || {
+    without_the_first_thread(context, "attack_leader_exit_managed", move |context| {
         std::thread::sleep(Duration::from_millis(50));
         let used = || -> Result<(u64, u64), Fault> {
             let watch = Watch::new(&context)?;
@@ -85,7 +79,7 @@ pub(super) fn leader_exit_managed(context: &Context) -> Outcome {
             drop(managed);
             Ok((used, watch.settles(0)?))
         };
-        let finding = match used() {
+        match used() {
             Ok((used, after)) => bytes(
                 used,
                 GIB,
@@ -101,17 +95,8 @@ pub(super) fn leader_exit_managed(context: &Context) -> Outcome {
                 "1 GiB",
                 "the first thread has ended",
             ),
-        };
-        print(&Line::Finding(Finding {
-            name: "attack_leader_exit_managed".into(),
-            ..finding
-        }));
-        std::process::exit(0);
-    });
-    loop {
-        // SAFETY: ends this thread alone; it holds nothing that another thread waits for.
-        unsafe { libc::syscall(libc::SYS_exit, 0) };
-    }
+        }
+    })
 }
 
 /// A semaphore pool of one UVM file covers no managed memory of another, and no pool is as large as a slice.

@@ -27,16 +27,21 @@ pub(super) fn spinner(context: &Context) -> Outcome {
     let uvm = Uvm::open(&context.node)?;
     let space = uvm.add_device(&client, &device)?;
     let channel = Channel::open(&client, &device, space.vaspace)?;
-    let mut here = Neighbour {
-        client: client.root(),
-        channel: channel.channel,
-        memory,
-        finished: 0,
-    };
+    let mut here = at_the_start(&client, &channel, memory);
     loop {
         print(&Line::Progress(here));
         channel.spin(&client, KERNEL_NS)?;
         here.finished += 1;
+    }
+}
+
+/// What others may try to reach, before anything is finished.
+fn at_the_start(client: &Client, channel: &Channel, memory: u32) -> Neighbour {
+    Neighbour {
+        client: client.root(),
+        channel: channel.channel,
+        memory,
+        finished: 0,
     }
 }
 
@@ -77,12 +82,7 @@ pub(super) fn sentinel(context: &Context) -> Outcome {
         count: SIZE / 4,
     })?;
     let free = device.free_bytes(&client)?;
-    let mut here = Neighbour {
-        client: client.root(),
-        channel: channel.channel,
-        memory,
-        finished: 0,
-    };
+    let mut here = at_the_start(&client, &channel, memory);
     loop {
         print(&Line::Progress(here));
         let piece = here.finished * 7 % (SIZE / PIECE);

@@ -425,15 +425,35 @@ pub(super) fn receive_descriptor(socket: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// The first thread ends and the others go on: `/proc/PID` of the process is a zombie's from then on.
-pub(super) fn leader_exit(context: &Context) -> Outcome {
+/// Works in a second thread while the first one ends; the process ends with the finding.
+pub(super) fn without_the_first_thread(
+    context: &Context,
+    name: &'static str,
+    work: impl FnOnce(Context) -> Finding + Send + 'static,
+) -> Outcome {
     let context = Context {
         node: context.node.clone(),
         quota: context.quota,
         words: Vec::new(),
     };
-    let leader = std::process::id();
     std::thread::spawn(move || {
+        let finding = work(context);
+        print(&Line::Finding(Finding {
+            name: name.into(),
+            ..finding
+        }));
+        std::process::exit(0);
+    });
+    loop {
+        // SAFETY: ends this thread alone; it holds nothing that another thread waits for.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
+
+/// The first thread ends and the others go on: `/proc/PID` of the process is a zombie's from then on.
+pub(super) fn leader_exit(context: &Context) -> Outcome {
+    let leader = std::process::id();
+    without_the_first_thread(context, "shape_leader_exit", move |context| {
         let state = || {
             std::fs::read_to_string(format!("/proc/self/task/{leader}/stat")).unwrap_or_default()
         };
@@ -448,7 +468,7 @@ pub(super) fn leader_exit(context: &Context) -> Outcome {
             client.free(memory)?;
             Ok((used, watch.settles(0)?))
         });
-        let finding = match used {
+        match used {
             Ok((used, after)) => {
                 let finding = two(
                     used,
@@ -467,15 +487,6 @@ pub(super) fn leader_exit(context: &Context) -> Outcome {
                 "1 GiB",
                 "a process whose first thread has ended",
             ),
-        };
-        print(&Line::Finding(Finding {
-            name: "shape_leader_exit".into(),
-            ..finding
-        }));
-        std::process::exit(0);
-    });
-    loop {
-        // SAFETY: ends this thread alone; it holds nothing that another thread waits for.
-        unsafe { libc::syscall(libc::SYS_exit, 0) };
-    }
+        }
+    })
 }

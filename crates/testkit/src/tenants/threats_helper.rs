@@ -8,10 +8,9 @@ use std::time::Duration;
 use rm::{ctrl, layout};
 
 use super::fill::human;
-use super::shapes::{Watch, forked, receive_descriptor, wait_for};
+use super::shapes::{Watch, forked, receive_descriptor, wait_for, without_the_first_thread};
 use super::threats::words;
 use super::{Context, Outcome, bytes};
-use crate::outside::{Finding, Line, print};
 use crate::raw::{Answer, Block, Client, Device, Fault, File, Pages, system_call};
 use crate::{GIB, MIB};
 
@@ -145,12 +144,7 @@ pub(super) fn threat_23(context: &Context) -> Outcome {
 
 /// The first thread has ended, and the one that calls has a descriptor table of its own: its numbers count.
 pub(super) fn threat_25(context: &Context) -> Outcome {
-    let context = Context {
-        node: context.node.clone(),
-        quota: context.quota,
-        words: Vec::new(),
-    };
-    std::thread::spawn(move || {
+    without_the_first_thread(context, "threat_25", move |context| {
         std::thread::sleep(Duration::from_millis(50));
         let own_table = || -> Result<(u64, u64), Fault> {
             // SAFETY: gives this thread a table of its own; the others' files stay as they are.
@@ -165,20 +159,11 @@ pub(super) fn threat_25(context: &Context) -> Outcome {
             client.free(memory)?;
             Ok((used, watch.settles(0)?))
         };
-        let finding = match own_table() {
+        match own_table() {
             Ok((used, after)) => bytes(used, GIB, after == 0, human(after)),
             Err(fault) => words(false, fault.to_string(), "1 GiB", ""),
-        };
-        print(&Line::Finding(Finding {
-            name: "threat_25".into(),
-            ..finding
-        }));
-        std::process::exit(0);
-    });
-    loop {
-        // SAFETY: ends this thread alone; it holds nothing that another thread waits for.
-        unsafe { libc::syscall(libc::SYS_exit, 0) };
-    }
+        }
+    })
 }
 
 /// Other ways into the kernel: the two other ABIs of the processor, a personality, and io_uring, which has no path to
