@@ -63,7 +63,7 @@ pub(super) fn book(
         seen[*runner].1 += u64::from(!run.continued);
     }
     sampled(tenants, measured, config, now_us, &mut seen);
-    lost(tenants, measured.lost_us, config, now_us, &seen);
+    lost(tenants, measured.lost_us, config, &seen);
     // Nobody has been on it for a while: nobody that could run wants to.
     let quiet_from = tail.end_us.max(tail.idle_from_us).max(before_us);
     if !tail.open && measured.sampled.is_empty() && now_us.saturating_sub(quiet_from) > 4 * IDLE_US
@@ -98,7 +98,24 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
         }
         passed_over(tenants, runner, run);
     }
-    divide(tenants, runner, charged, config);
+    // It ran on when its slice was over: nobody else waited then.
+    let begun_us = match tenants[runner].contexts.get(&run.ctx) {
+        Some(context) if run.continued => context.start_us,
+        _ => run.start_us,
+    };
+    let longest = tenants[runner]
+        .slice_us
+        .max(tenants[runner].slice_before_us);
+    let ran_on = run.end_us - begun_us > longest + config.floor_us;
+    if ran_on {
+        tenants.iter_mut().for_each(|tenant| tenant.claims.clear());
+    }
+    let claimed = if ran_on {
+        charged.min(longest)
+    } else {
+        charged
+    };
+    divide(tenants, runner, charged, claimed, config);
 
     let tenant = &mut tenants[runner];
     tenant.claims.clear();
@@ -125,7 +142,7 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
             }
         }
     }
-    note_use(tenant, run.start_us, run.end_us, charged);
+    note_use(tenant, charged);
     if run.end_us >= tail.end_us {
         tail.end_us = run.end_us;
         tail.open = run.open;
@@ -134,16 +151,16 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
 }
 
 /// What it ran counts against its cap, in its trial and for people.
-fn note_use(tenant: &mut Tenant, start_us: u64, end_us: u64, charged_us: u64) {
+fn note_use(tenant: &mut Tenant, charged_us: u64) {
     if let Some(cap) = &mut tenant.cap {
-        cap.ran(start_us, end_us, charged_us);
+        cap.add(-(charged_us.min(i64::MAX as u64) as i64));
     }
     tenant.trial.used_us += charged_us;
     tenant.meter.used_us += charged_us;
 }
 
-/// The runner's time is divided among those who wait.
-fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, config: &Config) {
+/// The runner's time is divided among those who wait. Those who may have waited note what they would claim of it.
+fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: u64, config: &Config) {
     let waits: Vec<bool> = tenants
         .iter()
         .enumerate()
@@ -171,8 +188,8 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, config: &Config) 
             tenant.trial.entitled_us += part;
             others += part;
         } else if !tenant.detached && !tenant.contexts.is_empty() {
-            let claim = charged * weight / (waiting + weight);
-            note_claim(tenant, from, claim, charged);
+            let claim = claimed * weight / (waiting + weight);
+            note_claim(tenant, from, claim, claimed);
         }
     }
     let own = &mut tenants[runner];
@@ -374,12 +391,7 @@ fn sampled(
             // The fullest trial there is: it is not known whether the runs were full.
             tenant.trial.runs += 1;
             tenant.trial.full += 1;
-            note_use(
-                tenant,
-                now_us.saturating_sub(used[place]),
-                now_us,
-                used[place],
-            );
+            note_use(tenant, used[place]);
             seen[place].0 += used[place];
         }
     }
@@ -393,7 +405,7 @@ fn sampled(
 /// Lost time is charged: to those who ran by their part of the time or of the switches, whichever is more (a tenant
 /// that switches often enough to lose records should not be the one that wins by it), and where nothing at all was
 /// seen by what each had over the last second.
-fn lost(tenants: &mut [Tenant], lost_us: u64, config: &Config, now_us: u64, seen: &[(u64, u64)]) {
+fn lost(tenants: &mut [Tenant], lost_us: u64, config: &Config, seen: &[(u64, u64)]) {
     if lost_us == 0 {
         return;
     }
@@ -427,6 +439,6 @@ fn lost(tenants: &mut [Tenant], lost_us: u64, config: &Config, now_us: u64, seen
         let entitled = lost_us * tenant.weight() / weights.max(1);
         tenant.add_credit(entitled as i64 - charged as i64, config);
         tenant.trial.disturbed = true;
-        note_use(tenant, now_us.saturating_sub(charged), now_us, charged);
+        note_use(tenant, charged);
     }
 }

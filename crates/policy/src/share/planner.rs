@@ -207,7 +207,7 @@ impl Planner {
                 plan.detach.push(*id);
                 continue;
             }
-            let share = self.share_of(place, &everyone);
+            let share = self.lasting_share_of(place, &everyone);
             let groups = self.compute_groups(group.tenant).max(1);
             plan.slices.push((*id, self.slice(tenant, share, groups)));
             plan.attach.push(*id);
@@ -224,7 +224,7 @@ impl Planner {
             terms: tenant.terms,
             groups: self.compute_groups(tenant.id),
             contexts: tenant.active,
-            share_ppm: tenant.share_ppm,
+            share_ppm: self.lasting_share_of(place, &wanting),
             measured_ppm: tenant.meter.ppm,
             credit_us: tenant.credit_us,
             state: match () {
@@ -264,7 +264,7 @@ impl Planner {
         for (tenant, share) in self.tenants.iter_mut().zip(shares) {
             tenant.share_ppm = share;
         }
-        let caps_wake = self.hold_caps(now_us, before_us);
+        let caps_wake = self.hold_caps(now_us);
         let debts_wake = self.hold_debts(now_us, &wanting);
         self.correct(now_us, &wanting);
         let mut plan = self.difference(now_us, &wanting);
@@ -315,9 +315,18 @@ impl Planner {
         (0..self.tenants.len()).filter(wants).collect()
     }
 
-    /// A tenant's share among those who want to run (itself, if it wanted to), in millionths: by weight, but nobody
-    /// above its cap, and what caps leave goes to the others.
+    /// A tenant's share among those who want to run (itself, if it wanted to) by weight, in millionths. Caps don't
+    /// count here: a capped tenant has its weight's share until its cap is reached, and then nothing for a while.
     fn share_of(&self, place: usize, wanting: &[usize]) -> u64 {
+        let others = wanting.iter().filter(|other| **other != place);
+        let others: u64 = others.map(|other| self.tenants[*other].weight()).sum();
+        let own = self.tenants[place].weight();
+        (PPM * own / (own + others)).max(1)
+    }
+
+    /// The share that is left to a tenant over a long time: nobody above its cap, and what caps leave goes to the
+    /// others by weight.
+    fn lasting_share_of(&self, place: usize, wanting: &[usize]) -> u64 {
         let mut open: Vec<usize> = wanting.to_vec();
         if !open.contains(&place) {
             open.push(place);
@@ -363,15 +372,15 @@ impl Planner {
         corrected.max(self.config.floor_us)
     }
 
-    /// Lets caps run out and recover; says when the next one runs out.
-    fn hold_caps(&mut self, now_us: u64, before_us: u64) -> Option<u64> {
+    /// Lets caps run out and begin anew; says when the next one does, of tenants that want to run.
+    fn hold_caps(&mut self, now_us: u64) -> Option<u64> {
         let recent = now_us.saturating_sub(3 * self.config.cycle_us);
         let mut wake = None;
         for tenant in &mut self.tenants {
-            let busy = tenant.ran_since(recent);
+            let wants = tenant.ran_since(recent) || tenant.waits();
             if let Some(cap) = &mut tenant.cap {
-                let at = cap.tick(now_us, now_us - before_us, busy);
-                wake = [wake, at].into_iter().flatten().min();
+                let at = cap.tick(now_us);
+                wake = [wake, wants.then_some(at)].into_iter().flatten().min();
             }
         }
         wake

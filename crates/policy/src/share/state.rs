@@ -182,7 +182,7 @@ impl Tenant {
         self.cap = match (terms.cap, self.cap.take()) {
             (Some(cap), _) if cap >= 10_000 => None,
             (Some(cap), Some(mut held)) => {
-                held.set(cap, config);
+                held.set(cap);
                 Some(held)
             }
             (Some(cap), None) => Some(Cap::new(cap, config)),
