@@ -71,12 +71,6 @@ pub(super) fn book(
         idle(tenants, quiet_from, now_us, config);
         tail.idle_from_us = now_us;
     }
-    let forget = now_us.saturating_sub(3 * config.cycle_us);
-    for tenant in tenants.iter_mut().filter(|tenant| !tenant.detached) {
-        for context in tenant.contexts.values_mut() {
-            context.waits &= context.end_us >= forget;
-        }
-    }
 }
 
 fn place(tenants: &[Tenant], id: TenantId) -> Option<usize> {
@@ -103,12 +97,21 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
         Some(context) if run.continued => context.start_us,
         _ => run.start_us,
     };
-    let longest = tenants[runner]
-        .slice_us
-        .max(tenants[runner].slice_before_us);
+    let holder = &tenants[runner];
+    let longest = holder.slices.most_us.max(holder.slices_before.most_us);
     let ran_on = run.end_us - begun_us > longest + config.floor_us;
     if ran_on {
-        tenants.iter_mut().for_each(|tenant| tenant.claims.clear());
+        let since_us = run.end_us - longest;
+        let long = run.end_us - begun_us > 2 * longest + config.floor_us;
+        for tenant in tenants
+            .iter_mut()
+            .filter(|tenant| tenant.changed_us < begun_us)
+        {
+            tenant.claims.clear();
+            if long && !tenant.detached {
+                tenant.has_nothing(since_us);
+            }
+        }
     }
     let claimed = if ran_on {
         charged.min(longest)
@@ -119,13 +122,14 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
 
     let tenant = &mut tenants[runner];
     tenant.claims.clear();
+    tenant.presumed = false;
     let context = tenant.contexts.entry(run.ctx).or_default();
     if !run.continued || context.end_us == 0 {
         context.start_us = run.start_us;
     }
     context.end_us = run.end_us;
     let length = run.end_us - context.start_us;
-    let slice = tenant.slice_us.min(tenant.slice_before_us);
+    let slice = tenant.slices.least_us.min(tenant.slices_before.least_us);
     let full = length + EARLY_US >= slice;
     let cut =
         tenant.detached && (tenant.changed_us..tenant.changed_us + CUT_US).contains(&run.end_us);
@@ -135,8 +139,10 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
     if !run.open {
         tenant.trial.runs += 1;
         tenant.trial.full += u32::from(full);
-        if full && !run.continued && tenant.slice_us == tenant.slice_before_us {
-            let over = (length + gap.min(config.switch_us)).saturating_sub(tenant.slice_us);
+        let steady = tenant.slices == tenant.slices_before
+            && tenant.slices.least_us == tenant.slices.most_us;
+        if full && !run.continued && steady {
+            let over = (length + gap.min(config.switch_us)).saturating_sub(slice);
             if over <= 4 * config.switch_us {
                 tenant.over_us = (7 * tenant.over_us + over) / 8;
             }
@@ -195,6 +201,18 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: u64, con
     let own = &mut tenants[runner];
     own.add_credit(-(others as i64), config);
     own.trial.entitled_us += charged - others;
+    // Nobody with something to do is passed over for more than a cycle, unless contexts wake up all at once.
+    for place in 0..tenants.len() {
+        let taken: u64 = tenants[place]
+            .claims
+            .iter()
+            .map(|claim| claim.taken_us)
+            .sum();
+        if taken > config.cycle_us * 5 / 4 {
+            settle(tenants, place, config);
+            tenants[place].presumed = true;
+        }
+    }
     if owing > 0 {
         recover(tenants, charged, waiting + owing, runner, config);
     }
@@ -301,6 +319,7 @@ fn passed_over(tenants: &mut [Tenant], runner: usize, run: Run) {
         }
         if last <= previous {
             tenant.claims.clear();
+            tenant.presumed = false;
         }
     }
 }
@@ -310,9 +329,7 @@ fn idle(tenants: &mut [Tenant], from_us: u64, to_us: u64, config: &Config) {
     for tenant in tenants.iter_mut().filter(|tenant| !tenant.detached) {
         tenant.claims.clear();
         if tenant.changed_us <= from_us {
-            for context in tenant.contexts.values_mut() {
-                context.waits = false;
-            }
+            tenant.has_nothing(to_us);
         }
     }
     let owing = tenants.iter().filter(|tenant| tenant.in_debt);

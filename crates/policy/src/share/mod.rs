@@ -15,6 +15,7 @@
 
 mod account;
 mod cap;
+mod plan;
 mod planner;
 mod rotate;
 mod state;
@@ -121,8 +122,8 @@ pub struct Plan {
     pub slices: Vec<(GroupId, u64)>,
     /// Groups that may run.
     pub attach: Vec<GroupId>,
-    /// Everything is told again (also what should be so already), because [`Config::reassert_us`] went by or
-    /// [`Planner::reassert`] asked for it. A lever that can read back may compare instead.
+    /// With this plan and the next few everything is told again (also what should be so already), because
+    /// [`Config::reassert_us`] went by or [`Planner::reassert`] asked for it.
     pub reasserted: bool,
     /// The next tick should not come later than this: a cap runs out or a debt is paid then. None: as usual.
     pub wake_us: Option<u64>,

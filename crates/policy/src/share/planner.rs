@@ -13,20 +13,20 @@ const TRIAL_DEAD: i64 = 5;
 /// No correction is larger, in thousandths.
 const BIAS_MOST: i64 = 150;
 /// A group is young for so many cycles: it gets no more than the slice that it was born with.
-const YOUNG_CYCLES: u64 = 3;
+pub(super) const YOUNG_CYCLES: u64 = 3;
 
 /// Divides one device. See the module.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    config: Config,
+    pub(super) config: Config,
     /// By id.
-    tenants: Vec<Tenant>,
+    pub(super) tenants: Vec<Tenant>,
     /// By id, which is the order of birth as far as rotation is concerned.
-    groups: BTreeMap<GroupId, Group>,
+    pub(super) groups: BTreeMap<GroupId, Group>,
     tail: Tail,
     ticked_us: Option<u64>,
-    told_us: u64,
-    tell_all: bool,
+    pub(super) told_us: u64,
+    pub(super) tell_all: bool,
 }
 
 impl Planner {
@@ -114,13 +114,24 @@ impl Planner {
         };
         self.groups.insert(group, new);
         let holder = &mut self.tenants[place];
-        holder.slice_us = holder.slice_us.min(birth.slice_us);
+        holder.slices.least_us = holder.slices.least_us.min(birth.slice_us);
+        holder.slices.most_us = holder.slices.most_us.max(birth.slice_us);
         Some(birth)
     }
 
     /// A group is gone. What its tenant is owed or owes stays.
     pub fn gone(&mut self, group: GroupId) {
-        self.groups.remove(&group);
+        let Some(gone) = self.groups.remove(&group) else {
+            return;
+        };
+        if self.compute_groups(gone.tenant) == 0
+            && let Ok(place) = self.place(gone.tenant)
+        {
+            let tenant = &mut self.tenants[place];
+            tenant.contexts.clear();
+            tenant.claims.clear();
+            tenant.presumed = false;
+        }
     }
 
     /// From the next plan on all groups of the tenant are detached.
@@ -267,7 +278,7 @@ impl Planner {
         let caps_wake = self.hold_caps(now_us);
         let debts_wake = self.hold_debts(now_us, &wanting);
         self.correct(now_us, &wanting);
-        let mut plan = self.difference(now_us, &wanting);
+        let mut plan = self.changes(now_us, &wanting);
         plan.wake_us = [caps_wake, debts_wake].into_iter().flatten().min();
         plan
     }
@@ -276,7 +287,7 @@ impl Planner {
         self.tenants.binary_search_by_key(&tenant, |held| held.id)
     }
 
-    fn compute_groups(&self, tenant: TenantId) -> usize {
+    pub(super) fn compute_groups(&self, tenant: TenantId) -> usize {
         let own = self.groups.values();
         own.filter(|group| group.tenant == tenant && group.kind == Kind::Compute)
             .count()
@@ -292,7 +303,7 @@ impl Planner {
             let from = now_us.saturating_sub(patience);
             tenant
                 .contexts
-                .retain(|_, context| tenant.detached || context.end_us >= from);
+                .retain(|_, context| tenant.detached || context.waits || context.end_us >= from);
             if tenant.sampled {
                 tenant.active = groups;
             } else if !tenant.contexts.is_empty() {
@@ -307,10 +318,9 @@ impl Planner {
         let recent = now_us.saturating_sub(3 * self.config.cycle_us);
         let wants = |place: &usize| {
             let tenant = &self.tenants[*place];
-            let capped = tenant.cap.as_ref().is_some_and(|cap| cap.off) && tenant.waits();
             !tenant.paused
                 && self.compute_groups(tenant.id) > 0
-                && (tenant.in_debt || capped || tenant.ran_since(recent))
+                && (tenant.in_debt || tenant.waits() || tenant.ran_since(recent))
         };
         (0..self.tenants.len()).filter(wants).collect()
     }
@@ -359,13 +369,13 @@ impl Planner {
     }
 
     /// How many contexts of a tenant fit into its part of a cycle.
-    fn fits(&self, tenant: &Tenant, share_ppm: u64) -> usize {
+    pub(super) fn fits(&self, tenant: &Tenant, share_ppm: u64) -> usize {
         let each = self.config.floor_us + tenant.over_us;
         ((self.turn_us(share_ppm) / each.max(1)) as usize).max(1)
     }
 
     /// The slice of each group of a tenant of which so many contexts are active.
-    fn slice(&self, tenant: &Tenant, share_ppm: u64, contexts: usize) -> u64 {
+    pub(super) fn slice(&self, tenant: &Tenant, share_ppm: u64, contexts: usize) -> u64 {
         let at_once = contexts.clamp(1, self.fits(tenant, share_ppm)) as u64;
         let slice = (self.turn_us(share_ppm) / at_once).saturating_sub(tenant.over_us);
         let corrected = slice * (1_000 + tenant.bias).max(0) as u64 / 1_000;
@@ -458,114 +468,4 @@ impl Planner {
             }
         }
     }
-
-    /// What differs from what the lever was told last.
-    fn difference(&mut self, now_us: u64, wanting: &[usize]) -> Plan {
-        let config = self.config;
-        let alone = wanting.len() <= 1
-            && wanting
-                .iter()
-                .all(|place| self.tenants[*place].cap.is_none());
-        let due = now_us.saturating_sub(self.told_us) >= config.reassert_us;
-        let all = self.tell_all || (due && !alone);
-        if all {
-            self.told_us = now_us;
-            self.tell_all = false;
-        }
-        let young_from = now_us.saturating_sub(YOUNG_CYCLES * config.cycle_us);
-        let mut plan = Plan {
-            reasserted: all,
-            ..Plan::default()
-        };
-        for place in 0..self.tenants.len() {
-            let id = self.tenants[place].id;
-            let groups = self.compute_groups(id);
-            let share = self.tenants[place].share_ppm;
-            let fits = self.fits(&self.tenants[place], share);
-            let wants = wanting.contains(&place);
-            let tenant = &mut self.tenants[place];
-            if alone {
-                tenant.turns = Default::default();
-            } else {
-                tenant
-                    .turns
-                    .go_on(fits, tenant.active, groups, now_us, config.cycle_us);
-            }
-            let off =
-                tenant.paused || tenant.in_debt || tenant.cap.as_ref().is_some_and(|cap| cap.off);
-            if off != tenant.detached {
-                tenant.detached = off;
-                tenant.changed_us = now_us;
-                if off {
-                    tenant.claims.clear();
-                }
-            }
-            let tenant = &self.tenants[place];
-            let slice = self.slice(tenant, share, tenant.active);
-            let turns = tenant.turns;
-            let mut least = u64::MAX;
-            let mut nth = 0;
-            let mut turned = false;
-            for (group_id, group) in self
-                .groups
-                .iter_mut()
-                .filter(|(_, group)| group.tenant == id)
-            {
-                let has_turn = match group.kind {
-                    Kind::Copy => true,
-                    Kind::Compute => {
-                        nth += 1;
-                        turns.has_turn(nth - 1, groups)
-                    }
-                };
-                let attached = !off && has_turn;
-                let wanted = if group.born_us > young_from {
-                    slice.min(group.birth_us)
-                } else {
-                    slice
-                };
-                let tell = all || group.dirty;
-                if tell || worth(group.slice_us, wanted, wants, alone) {
-                    group.slice_us = wanted;
-                    plan.slices.push((*group_id, wanted));
-                }
-                if tell || group.attached != attached {
-                    turned |= attached && !group.attached;
-                    group.attached = attached;
-                    let list = if attached {
-                        &mut plan.attach
-                    } else {
-                        &mut plan.detach
-                    };
-                    list.push(*group_id);
-                }
-                group.dirty = false;
-                if group.kind == Kind::Compute {
-                    least = least.min(group.slice_us);
-                }
-            }
-            let tenant = &mut self.tenants[place];
-            if turned {
-                tenant.changed_us = now_us;
-            }
-            tenant.slice_before_us = tenant.slice_us;
-            if least != u64::MAX {
-                tenant.slice_us = least;
-            }
-        }
-        plan
-    }
-}
-
-/// Whether a slice is so far from the wanted one that the lever should be moved.
-fn worth(told_us: u64, wanted_us: u64, wants: bool, alone: bool) -> bool {
-    if alone {
-        // Nobody is wronged; only contexts of its own that chop up the device are worth it.
-        return wants && told_us.saturating_mul(2) < wanted_us.min(4_000);
-    }
-    if !wants {
-        // It should not come back with far more than its share.
-        return told_us > wanted_us + wanted_us / 4;
-    }
-    told_us.abs_diff(wanted_us) > (told_us / 64).max(50)
 }

@@ -105,7 +105,9 @@ pub(super) struct Tenant {
     pub(super) contexts: BTreeMap<u16, Context>,
     /// Claims since its last run, kept while it is not known to wait.
     pub(super) claims: Vec<Claim>,
-    /// When it last ran, for a sensor without contexts too.
+    /// It was not seen to wait, but the others ran for so long that it must be.
+    pub(super) presumed: bool,
+    /// When it last ran or was let in again, for a sensor without contexts too.
     pub(super) last_ran_us: Option<u64>,
     /// It was measured without contexts last.
     pub(super) sampled: bool,
@@ -113,9 +115,9 @@ pub(super) struct Tenant {
     pub(super) active: usize,
     /// Its share now.
     pub(super) share_ppm: u64,
-    /// The shortest slice in effect now and before the last plan.
-    pub(super) slice_us: u64,
-    pub(super) slice_before_us: u64,
+    /// The slices of its compute groups now and before the last plan, which may not have been carried out.
+    pub(super) slices: Slices,
+    pub(super) slices_before: Slices,
     /// Its groups take turns: see `rotate`.
     pub(super) turns: super::rotate::Turns,
     /// What a full run is charged above its slice, measured.
@@ -126,6 +128,22 @@ pub(super) struct Tenant {
     pub(super) trial: Trial,
     /// For `measured_ppm`.
     pub(super) meter: Meter,
+}
+
+/// The shortest and the longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slices {
+    pub(super) least_us: u64,
+    pub(super) most_us: u64,
+}
+
+impl Slices {
+    fn of(us: u64) -> Slices {
+        Slices {
+            least_us: us,
+            most_us: us,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,12 +176,13 @@ impl Tenant {
             cap: None,
             contexts: BTreeMap::new(),
             claims: Vec::new(),
+            presumed: false,
             last_ran_us: None,
             sampled: false,
             active: 0,
             share_ppm: PPM,
-            slice_us: config.floor_us,
-            slice_before_us: config.floor_us,
+            slices: Slices::of(config.floor_us),
+            slices_before: Slices::of(config.floor_us),
             turns: super::rotate::Turns::default(),
             over_us: config.switch_us,
             bias: 0,
@@ -203,7 +222,15 @@ impl Tenant {
 
     /// Whether a context of it is known to wait for its turn.
     pub(super) fn waits(&self) -> bool {
-        self.contexts.values().any(|context| context.waits)
+        self.presumed || self.contexts.values().any(|context| context.waits)
+    }
+
+    /// What of it has not run since has nothing to do.
+    pub(super) fn has_nothing(&mut self, since_us: u64) {
+        self.presumed = false;
+        for context in self.contexts.values_mut() {
+            context.waits &= context.end_us > since_us;
+        }
     }
 
     /// It ran lately, or was kept from running: it counts among those who want to.
@@ -216,10 +243,16 @@ impl Tenant {
         swing(self.share_ppm, config)
     }
 
-    /// How far it may overdraw before it is detached. Three times what taking turns alone makes of its credit, so
-    /// that a tenant that gets exactly its share is never near it.
+    /// How far it may overdraw before it is detached: two and a half times what taking turns alone makes of its
+    /// credit, so that a tenant that gets exactly its share is never near it.
     pub(super) fn dead_band_us(&self, config: &Config) -> i64 {
-        3 * swing(self.share_ppm, config) + 2 * config.floor_us as i64
+        swing(self.share_ppm, config) * 5 / 2 + 2 * config.floor_us as i64
+    }
+
+    /// The most that it can be owed. With the dead band that is at most a cycle and four of the least slices: what a
+    /// tenant can gain over any window, beside what happens between two ticks.
+    fn ceiling_us(&self, config: &Config) -> i64 {
+        swing(self.share_ppm, config) * 3 / 2 + 2 * config.floor_us as i64
     }
 
     /// What it has to recover, being in debt, before it is attached again.
@@ -228,7 +261,8 @@ impl Tenant {
     }
 
     pub(super) fn add_credit(&mut self, us: i64, config: &Config) {
-        let ceiling = config.cycle_us as i64;
+        // What it is owed already stays, when its share changes.
+        let ceiling = self.ceiling_us(config).max(self.credit_us);
         let floor = -DEBT_CYCLES * config.cycle_us as i64;
         self.credit_us = self.credit_us.saturating_add(us).clamp(floor, ceiling);
     }

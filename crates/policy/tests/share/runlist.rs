@@ -52,7 +52,7 @@ pub struct Had {
     pub useful: u64,
     /// That and its switches.
     pub charged: u64,
-    /// By weight, of all time in which it had work.
+    /// By weight, of the time in which it had work, or of all time: see `World::claims_all`.
     pub entitled: u64,
     /// The least that charged - entitled has been, and the most above that since.
     low: i64,
@@ -74,6 +74,8 @@ pub struct World {
     pub tick: u64,
     pub weights: Vec<u64>,
     pub had: Vec<Had>,
+    /// This tenant is entitled to its part of all time, also of that in which it had no work.
+    pub claims_all: Option<usize>,
     /// Lever calls so far.
     pub calls: u64,
     /// Plans that told everything.
@@ -127,6 +129,7 @@ impl World {
             tick,
             weights: weights.iter().map(|weight| u64::from(*weight)).collect(),
             had: vec![Had::default(); weights.len()],
+            claims_all: None,
             calls: 0,
             reasserted: 0,
             managed: true,
@@ -441,11 +444,14 @@ impl World {
         self.now = to;
     }
 
-    /// Time is divided by weight among all that have work, whether they may run or not.
+    /// Time is divided by weight among all that have work, whether they may run or not, and by that all that one had beyond it.
     fn divide(&mut self, us: u64) {
         let mut wants = vec![false; self.weights.len()];
         for group in &self.groups {
             wants[group.tenant] |= group.ready <= self.now;
+        }
+        if let Some(place) = self.claims_all {
+            wants[place] = true;
         }
         let weights: u64 = (0..wants.len())
             .filter(|place| wants[*place])
