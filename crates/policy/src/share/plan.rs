@@ -114,10 +114,8 @@ impl Planner {
             if off {
                 tenant.claims.clear();
             } else if tenant.waits() {
-                // It is let in again. When the lever is through with that is not known, so it is not taken to wait, but
-                // it counts among those who want to run.
+                // It is let in again: it counts among those who want to run.
                 tenant.last_ran_us = Some(now_us);
-                tenant.has_nothing(now_us);
             }
         }
         let tenant = &self.tenants[place];

@@ -42,7 +42,7 @@ pub enum Cheat {
     Script(Vec<(usize, u64, u64, u64)>),
 }
 
-fn cheat() -> impl Strategy<Value = Cheat> {
+pub fn cheat() -> impl Strategy<Value = Cheat> {
     let some = 1..=64usize;
     let ms = |from: u64, to: u64| (from * 1_000)..=(to * 1_000);
     prop_oneof![
