@@ -21,6 +21,9 @@ const EARLY_US: u64 = 100;
 /// A run that ends within this time of a detach was cut by it. The slowest detach measured took 0.83 ms.
 const CUT_US: u64 = 3_000;
 
+/// More than a minute at once is not booked.
+const LONGEST_US: u64 = 60_000_000;
+
 /// The last run that was booked, across all tenants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tail {
@@ -52,7 +55,7 @@ pub(super) fn book(
     let mut runs: Vec<(usize, Run)> = measured
         .runs
         .iter()
-        .filter_map(|(id, run)| Some((place(tenants, *id)?, *run)))
+        .filter_map(|(id, run)| Some((place(tenants, *id)?, sound(*run, now_us))))
         .filter(|(_, run)| run.end_us > run.start_us)
         .collect();
     runs.sort_by_key(|(place, run)| (run.start_us, run.end_us, *place));
@@ -70,6 +73,15 @@ pub(super) fn book(
     {
         idle(tenants, quiet_from, now_us, config);
         tail.idle_from_us = now_us;
+    }
+}
+
+/// No run ends in the future, and none is longer than can have gone unreported.
+fn sound(run: Run, now_us: u64) -> Run {
+    Run {
+        start_us: run.start_us.max(now_us.saturating_sub(LONGEST_US)),
+        end_us: run.end_us.min(now_us),
+        ..run
     }
 }
 
@@ -99,10 +111,11 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
     };
     let holder = &tenants[runner];
     let longest = holder.slices.most_us.max(holder.slices_before.most_us);
-    let ran_on = run.end_us - begun_us > longest + config.floor_us;
+    let ran_us = run.end_us.saturating_sub(begun_us);
+    let ran_on = ran_us > longest + config.floor_us;
     if ran_on {
-        let since_us = run.end_us - longest;
-        let long = run.end_us - begun_us > 2 * longest + config.floor_us;
+        let since_us = run.end_us.saturating_sub(longest);
+        let long = ran_us > 2 * longest + config.floor_us;
         for tenant in tenants
             .iter_mut()
             .filter(|tenant| tenant.changed_us < begun_us)
@@ -129,11 +142,11 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
         context.start_us = run.start_us;
     }
     context.end_us = run.end_us;
-    let length = run.end_us - context.start_us;
+    let length = run.end_us.saturating_sub(context.start_us);
     let slice = tenant.slices.least_us.min(tenant.slices_before.least_us);
     let full = length + EARLY_US >= slice;
-    let cut =
-        tenant.detached && (tenant.changed_us..tenant.changed_us + CUT_US).contains(&run.end_us);
+    let cut = tenant.detached
+        && (tenant.changed_us..tenant.changed_us.saturating_add(CUT_US)).contains(&run.end_us);
     context.waits = run.open || full || cut;
     tenant.last_ran_us = Some(tenant.last_ran_us.unwrap_or(0).max(run.end_us));
     tenant.sampled = false;
@@ -356,7 +369,7 @@ fn idle(tenants: &mut [Tenant], from_us: u64, to_us: u64, config: &Config) {
     }
     let owing = tenants.iter().filter(|tenant| tenant.in_debt);
     let weights: u64 = owing.map(Tenant::weight).sum();
-    let free_us = to_us.saturating_sub(from_us);
+    let free_us = to_us.saturating_sub(from_us).min(LONGEST_US);
     for tenant in tenants.iter_mut().filter(|tenant| tenant.in_debt) {
         let part = (free_us * tenant.weight() / weights.max(1)) as i64;
         let part = part.min(-tenant.credit_us).max(0);
@@ -376,7 +389,7 @@ fn sampled(
     let mut used = vec![0u64; tenants.len()];
     for (id, us) in &measured.sampled {
         if let Some(place) = place(tenants, *id) {
-            used[place] = used[place].saturating_add((*us).min(60_000_000));
+            used[place] = used[place].saturating_add(*us).min(LONGEST_US);
         }
     }
     let mut left: u64 = used.iter().sum();
@@ -448,7 +461,7 @@ fn lost(tenants: &mut [Tenant], lost_us: u64, config: &Config, seen: &[(u64, u64
     if lost_us == 0 {
         return;
     }
-    let lost_us = lost_us.min(60_000_000);
+    let lost_us = lost_us.min(LONGEST_US);
     let time: u64 = seen.iter().map(|(time, _)| time).sum();
     let switches: u64 = seen.iter().map(|(_, switches)| switches).sum();
     let rates: u64 = tenants.iter().map(|tenant| tenant.meter.ppm).sum();

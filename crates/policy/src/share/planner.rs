@@ -3,13 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::account::{self, Tail};
-use super::state::{Credits, Group, PPM, Standing, State, Tenant};
+use super::state::{Credits, Group, PPM, Standing, State, Tenant, Trial};
 use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms};
 
-/// A correction trial lasts so many cycles.
-const TRIAL_CYCLES: u64 = 4;
-/// Shares that differ by less than this many thousandths are not corrected.
-const TRIAL_DEAD: i64 = 5;
 /// No correction is larger, in thousandths.
 const BIAS_MOST: i64 = 150;
 /// A group is young for so many cycles: it gets no more than the slice that it was born with.
@@ -95,12 +91,18 @@ impl Planner {
         let holder = &self.tenants[place];
         let more = usize::from(kind == Kind::Compute);
         let contexts = (holder.active + young + more).max(1);
+        // Whoever has a new group is about to want something.
+        let starting = |place: &usize| {
+            let id = self.tenants[*place].id;
+            let mut own = self.groups.values().filter(|group| group.tenant == id);
+            own.any(|group| group.born_us >= young_from)
+        };
+        let mut rivals = self.wanting(now_us);
+        rivals.extend((0..self.tenants.len()).filter(starting));
+        rivals.sort_unstable();
+        rivals.dedup();
         let birth = Birth {
-            slice_us: self.slice(
-                holder,
-                self.share_of(place, &self.wanting(now_us)),
-                contexts,
-            ),
+            slice_us: self.slice(holder, self.share_of(place, &rivals), contexts),
             attached: holder.cap.is_none()
                 && !holder.paused
                 && !holder.in_debt
@@ -441,27 +443,28 @@ impl Planner {
             .min()
     }
 
-    /// Compares what each got with what it was entitled to, and corrects its slices by half of the difference.
+    /// Compares what each got with what it was entitled to. A difference that taking turns can't explain is the
+    /// device's doing (its slices are not quite what they are set to), and the tenant's slices are corrected by half of
+    /// it.
     fn correct(&mut self, now_us: u64, wanting: &[usize]) {
-        let lasts = TRIAL_CYCLES * self.config.cycle_us;
-        let disturbed =
-            wanting.len() < 2 || wanting.iter().any(|place| self.tenants[*place].detached);
-        for tenant in &mut self.tenants {
-            tenant.trial.disturbed |= disturbed;
+        for (place, tenant) in self.tenants.iter_mut().enumerate() {
             let trial = tenant.trial;
-            if now_us.saturating_sub(trial.from_us) >= lasts {
-                let steady = trial.runs > 0 && trial.full * 8 >= trial.runs * 7;
-                if !trial.disturbed && steady && trial.entitled_us > 0 {
-                    let missing = trial.entitled_us as i64 - trial.used_us as i64;
-                    let thousandths = missing * 1_000 / trial.entitled_us as i64;
-                    if thousandths.abs() > TRIAL_DEAD {
-                        tenant.bias = (tenant.bias + thousandths / 2).clamp(-BIAS_MOST, BIAS_MOST);
+            let disturbed = trial.disturbed || tenant.detached || tenant.turns.at_once > 0;
+            if wanting.len() < 2 || !wanting.contains(&place) || disturbed {
+                tenant.trial = Trial::default();
+            } else {
+                let missing = trial.entitled_us as i64 - trial.used_us as i64;
+                let explained =
+                    tenant.claim_ceiling_us(&self.config) * 3 / 2 + self.config.floor_us as i64;
+                if missing.abs() > explained {
+                    // Runs that ended by themselves say nothing of the slices.
+                    if trial.full * 8 >= trial.runs * 7 {
+                        let entitled = trial.entitled_us.max(self.config.cycle_us) as i64;
+                        let half = missing * 500 / entitled;
+                        tenant.bias = (tenant.bias + half).clamp(-BIAS_MOST, BIAS_MOST);
                     }
+                    tenant.trial = Trial::default();
                 }
-                tenant.trial = super::state::Trial {
-                    from_us: now_us,
-                    ..Default::default()
-                };
             }
             let metered = now_us.saturating_sub(tenant.meter.from_us);
             if metered >= PPM {

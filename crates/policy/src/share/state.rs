@@ -124,7 +124,7 @@ pub(super) struct Tenant {
     pub(super) over_us: u64,
     /// Correction of its slices, in thousandths.
     pub(super) bias: i64,
-    /// For the correction: what it used and was entitled to, runs and full runs, since `trial_from_us`.
+    /// For the correction: what it used and was entitled to, runs and full runs, since the last one.
     pub(super) trial: Trial,
     /// For `measured_ppm`.
     pub(super) meter: Meter,
@@ -148,7 +148,6 @@ impl Slices {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trial {
-    pub(super) from_us: u64,
     pub(super) used_us: u64,
     pub(super) entitled_us: u64,
     pub(super) runs: u32,

@@ -76,7 +76,6 @@ pub struct World {
     pub had: Vec<Had>,
     /// This tenant is entitled to its part of all time, also of that in which it had no work.
     pub claims_all: Option<usize>,
-    pub trace: bool,
     /// Lever calls so far.
     pub calls: u64,
     /// Plans that told everything.
@@ -87,8 +86,12 @@ pub struct World {
     pub sampled: bool,
     /// Of each this many records the sensor loses one.
     pub loses: Option<u64>,
+    /// The most slices in one plan.
+    pub most_slices: usize,
     /// When each group was last on the device.
     pub ran: BTreeMap<GroupId, u64>,
+    /// For how long each was.
+    pub used: BTreeMap<GroupId, u64>,
     groups: Vec<Group>,
     next_id: u64,
     next_ctx: Vec<u16>,
@@ -131,13 +134,14 @@ impl World {
             weights: weights.iter().map(|weight| u64::from(*weight)).collect(),
             had: vec![Had::default(); weights.len()],
             claims_all: None,
-            trace: false,
             calls: 0,
             reasserted: 0,
             managed: true,
             sampled: false,
             loses: None,
+            most_slices: 0,
             ran: BTreeMap::new(),
+            used: BTreeMap::new(),
             groups: Vec::new(),
             next_id: 0,
             next_ctx: vec![0; weights.len()],
@@ -307,55 +311,6 @@ impl World {
             measured.runs = records;
         }
         let plan = self.planner.tick(self.now, &measured);
-        if self.trace {
-            eprintln!(
-                "@{} runs {:?}",
-                self.now / 1000,
-                measured
-                    .runs
-                    .iter()
-                    .map(|(t, r)| (
-                        t.0,
-                        r.ctx,
-                        r.start_us,
-                        r.end_us - r.start_us,
-                        r.open,
-                        r.continued
-                    ))
-                    .collect::<Vec<_>>()
-            );
-            for (place, st) in self.planner.standings().iter().enumerate() {
-                let slices: Vec<u64> = self
-                    .groups
-                    .iter()
-                    .filter(|g| g.tenant == place)
-                    .map(|g| g.slice)
-                    .collect();
-                eprintln!(
-                    "@   {} {:?} cr {} n {} sh {} slices {}..{} att {} | ch {} en {}",
-                    place,
-                    st.state,
-                    st.credit_us,
-                    st.contexts,
-                    st.share_ppm,
-                    slices.iter().min().unwrap_or(&0),
-                    slices.iter().max().unwrap_or(&0),
-                    self.groups
-                        .iter()
-                        .filter(|g| g.tenant == place && g.attached)
-                        .count(),
-                    self.had[place].charged,
-                    self.had[place].entitled
-                );
-            }
-            eprintln!(
-                "@   det {} sl {} att {} wake {:?}",
-                plan.detach.len(),
-                plan.slices.len(),
-                plan.attach.len(),
-                plan.wake_us
-            );
-        }
         self.apply(&plan);
         let usual = self.now + self.tick;
         let wake = plan.wake_us.unwrap_or(usual);
@@ -364,6 +319,7 @@ impl World {
 
     pub fn apply(&mut self, plan: &Plan) {
         self.reasserted += u64::from(plan.reasserted);
+        self.most_slices = self.most_slices.max(plan.slices.len());
         let mut at = self.lever_free.max(self.now);
         for batch in plan.detach.chunks(64) {
             at += DETACH;
@@ -487,6 +443,7 @@ impl World {
                 group.left = u64::MAX;
             }
             self.ran.insert(group.id, to);
+            *self.used.entry(group.id).or_insert(0) += us;
             let had = &mut self.had[group.tenant];
             had.useful += worked;
             had.charged += us;
