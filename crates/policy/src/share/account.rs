@@ -151,13 +151,11 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
     tenant.last_ran_us = Some(tenant.last_ran_us.unwrap_or(0).max(run.end_us));
     tenant.sampled = false;
     if !run.open {
-        tenant.trial.runs += 1;
-        tenant.trial.full += u32::from(full);
         let steady = tenant.slices == tenant.slices_before
             && tenant.slices.least_us == tenant.slices.most_us;
         if full && !run.continued && steady {
             let over = (length + gap.min(config.switch_us)).saturating_sub(slice);
-            if over <= 4 * config.switch_us {
+            if over <= 4 * config.switch_us + slice / 4 {
                 tenant.over_us = (7 * tenant.over_us + over) / 8;
             }
         }
@@ -170,12 +168,11 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
     charged
 }
 
-/// What it ran counts against its cap, in its trial and for people.
+/// What it ran counts against its cap, and for people.
 fn note_use(tenant: &mut Tenant, charged_us: u64) {
     if let Some(cap) = &mut tenant.cap {
         cap.add(-(charged_us.min(i64::MAX as u64) as i64));
     }
-    tenant.trial.used_us += charged_us;
     tenant.meter.used_us += charged_us;
 }
 
@@ -225,7 +222,6 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed
         if waits[place] {
             let part = charged * weight / waiting;
             tenant.add_credit(part as i64, config);
-            tenant.trial.entitled_us += part;
             others += part;
         } else if !tenant.detached && !tenant.contexts.is_empty() {
             let taken = claimed.by(tenant);
@@ -235,7 +231,6 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed
     }
     let own = &mut tenants[runner];
     own.add_credit(-(others as i64), config);
-    own.trial.entitled_us += charged - others;
     // Nobody with something to do is passed over for more than a cycle, unless contexts wake up all at once.
     for place in 0..tenants.len() {
         let taken: u64 = tenants[place]
@@ -324,11 +319,9 @@ fn settle(tenants: &mut [Tenant], comer: usize, config: &Config) {
         let beyond = claim.claim_us * above / claim.taken_us.max(1);
         let pays = beyond.max(doubt * claim.claim_us / all);
         payer.add_credit(-(pays as i64), config);
-        payer.trial.entitled_us = payer.trial.entitled_us.saturating_sub(pays);
         granted += pays;
     }
     tenants[comer].add_credit(granted as i64, config);
-    tenants[comer].trial.entitled_us += granted;
 }
 
 /// The device takes turns. So when a context has its second turn since another's last, that other had nothing to do.
@@ -436,13 +429,9 @@ fn sampled(
         .sum();
     for (place, tenant) in tenants.iter_mut().enumerate() {
         tenant.add_credit(entitled[place] as i64 - used[place] as i64, config);
-        tenant.trial.entitled_us += entitled[place];
         if used[place] > 0 {
             tenant.sampled = true;
             tenant.last_ran_us = Some(now_us);
-            // The fullest trial there is: it is not known whether the runs were full.
-            tenant.trial.runs += 1;
-            tenant.trial.full += 1;
             note_use(tenant, used[place]);
             seen[place].0 += used[place];
         }
@@ -490,7 +479,6 @@ fn lost(tenants: &mut [Tenant], lost_us: u64, config: &Config, seen: &[(u64, u64
         let charged = lost_us * part / of;
         let entitled = lost_us * tenant.weight() / weights.max(1);
         tenant.add_credit(entitled as i64 - charged as i64, config);
-        tenant.trial.disturbed = true;
         note_use(tenant, charged);
     }
 }

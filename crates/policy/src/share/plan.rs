@@ -178,5 +178,5 @@ fn worth(told_us: u64, wanted_us: u64, wants: bool, alone: bool) -> bool {
         // It should not come back with far more than its share.
         return told_us > wanted_us + wanted_us / 4;
     }
-    told_us.abs_diff(wanted_us) > (told_us / 64).max(50)
+    told_us.abs_diff(wanted_us) > (told_us / 64).max(30)
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::account::{self, Tail};
-use super::state::{Credits, Group, PPM, Standing, State, Tenant, Trial};
+use super::state::{Credits, Group, PPM, Standing, State, Tenant};
 use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms};
 
-/// No correction is larger, in thousandths.
-const BIAS_MOST: i64 = 150;
+/// Credit is followed as its mean over about so many cycles.
+const FOLLOW_CYCLES: u64 = 4;
+/// What a tenant is owed is to be made good within so many cycles: slower than it is followed, so that it does not swing.
+const MEND_CYCLES: i64 = 16;
 /// A group is young for so many cycles: it gets no more than the slice that it was born with.
 pub(super) const YOUNG_CYCLES: u64 = 3;
 
@@ -159,7 +161,6 @@ impl Planner {
             let us = i64::try_from(us).unwrap_or(i64::MAX);
             let tenant = &mut self.tenants[place];
             tenant.add_credit(-us, &self.config);
-            tenant.trial.disturbed = true;
             if let Some(cap) = &mut tenant.cap {
                 cap.add(-us);
             }
@@ -282,7 +283,7 @@ impl Planner {
         }
         let caps_wake = self.hold_caps(now_us);
         let debts_wake = self.hold_debts(now_us, &wanting);
-        self.correct(now_us, &wanting);
+        self.follow(now_us, now_us - before_us, &wanting);
         let mut plan = self.changes(now_us, now_us - before_us, &wanting);
         plan.wake_us = [caps_wake, debts_wake].into_iter().flatten().min();
         plan
@@ -381,10 +382,11 @@ impl Planner {
 
     /// The slice of each group of a tenant of which so many contexts are active.
     pub(super) fn slice(&self, tenant: &Tenant, share_ppm: u64, contexts: usize) -> u64 {
-        let at_once = contexts.clamp(1, self.fits(tenant, share_ppm)) as u64;
-        let slice = (self.turn_us(share_ppm) / at_once).saturating_sub(tenant.over_us);
-        let corrected = slice * (1_000 + tenant.bias).max(0) as u64 / 1_000;
-        corrected.max(self.config.floor_us)
+        let at_once = contexts.clamp(1, self.fits(tenant, share_ppm)) as i64;
+        let turn = self.turn_us(share_ppm) as i64;
+        let mend = (tenant.owed_nanos / 1_000 / MEND_CYCLES).clamp(-turn / 4, turn / 4);
+        let slice = (turn + mend) / at_once - tenant.over_us as i64;
+        slice.max(self.config.floor_us as i64) as u64
     }
 
     /// Lets caps run out and begin anew; says when the next one does, of tenants that want to run.
@@ -443,28 +445,23 @@ impl Planner {
             .min()
     }
 
-    /// Compares what each got with what it was entitled to. A difference that taking turns can't explain is the
-    /// device's doing (its slices are not quite what they are set to), and the tenant's slices are corrected by half of
-    /// it.
-    fn correct(&mut self, now_us: u64, wanting: &[usize]) {
+    /// Follows everyone's credit at leisure, and measures for people.
+    ///
+    /// Slices are corrected by it (`slice`): a tenant that is owed something all the time gets a little more in each
+    /// cycle, until nobody is. The device's slices are not quite what they are set to, and not changed for a trifle.
+    fn follow(&mut self, now_us: u64, elapsed_us: u64, wanting: &[usize]) {
+        let over_us = FOLLOW_CYCLES * self.config.cycle_us;
         for (place, tenant) in self.tenants.iter_mut().enumerate() {
-            let trial = tenant.trial;
-            let disturbed = trial.disturbed || tenant.detached || tenant.turns.at_once > 0;
-            if wanting.len() < 2 || !wanting.contains(&place) || disturbed {
-                tenant.trial = Trial::default();
+            // What taking turns explains is nobody's loss.
+            let explained = tenant.claim_ceiling_us(&self.config) / 2;
+            let most = tenant.ceiling_us(&self.config);
+            let credit = tenant.credit_us.clamp(-most, most);
+            let owed = credit - credit.clamp(-explained, explained);
+            if wanting.len() < 2 || !wanting.contains(&place) {
+                tenant.owed_nanos = 0;
             } else {
-                let missing = trial.entitled_us as i64 - trial.used_us as i64;
-                let explained =
-                    tenant.claim_ceiling_us(&self.config) * 3 / 2 + self.config.floor_us as i64;
-                if missing.abs() > explained {
-                    // Runs that ended by themselves say nothing of the slices.
-                    if trial.full * 8 >= trial.runs * 7 {
-                        let entitled = trial.entitled_us.max(self.config.cycle_us) as i64;
-                        let half = missing * 500 / entitled;
-                        tenant.bias = (tenant.bias + half).clamp(-BIAS_MOST, BIAS_MOST);
-                    }
-                    tenant.trial = Trial::default();
-                }
+                let part = elapsed_us.min(over_us) as i64;
+                tenant.owed_nanos += (owed * 1_000 - tenant.owed_nanos) * part / over_us as i64;
             }
             let metered = now_us.saturating_sub(tenant.meter.from_us);
             if metered >= PPM {

@@ -122,10 +122,8 @@ pub(super) struct Tenant {
     pub(super) turns: super::rotate::Turns,
     /// What a full run is charged above its slice, measured.
     pub(super) over_us: u64,
-    /// Correction of its slices, in thousandths.
-    pub(super) bias: i64,
-    /// For the correction: what it used and was entitled to, runs and full runs, since the last one.
-    pub(super) trial: Trial,
+    /// What it is owed all the time, in nanoseconds; below zero what it owes.
+    pub(super) owed_nanos: i64,
     /// For `measured_ppm`.
     pub(super) meter: Meter,
 }
@@ -144,15 +142,6 @@ impl Slices {
             most_us: us,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Trial {
-    pub(super) used_us: u64,
-    pub(super) entitled_us: u64,
-    pub(super) runs: u32,
-    pub(super) full: u32,
-    pub(super) disturbed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -184,8 +173,7 @@ impl Tenant {
             slices_before: Slices::of(config.floor_us),
             turns: super::rotate::Turns::default(),
             over_us: config.switch_us,
-            bias: 0,
-            trial: Trial::default(),
+            owed_nanos: 0,
             meter: Meter::default(),
         };
         tenant.set_terms(terms, config);
@@ -250,7 +238,7 @@ impl Tenant {
 
     /// The most that it can be owed. With the dead band that is at most a cycle and four of the least slices: what a
     /// tenant can gain over any window, beside what happens between two ticks.
-    fn ceiling_us(&self, config: &Config) -> i64 {
+    pub(super) fn ceiling_us(&self, config: &Config) -> i64 {
         swing(self.share_ppm, config) * 3 / 2 + 2 * config.floor_us as i64
     }
 

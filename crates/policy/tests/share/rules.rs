@@ -124,6 +124,36 @@ fn groups_that_do_not_fit_take_turns_and_none_starves() {
     }
 }
 
+/// Slices are not exactly what they are set to. Who gets too little all the time gets more.
+#[test]
+fn what_is_owed_all_the_time_is_mended() {
+    for (weights, contexts) in [
+        (vec![69, 70, 11, 49], 3),
+        (vec![100, 7, 11], 3),
+        (vec![50, 50], 1),
+    ] {
+        let mut world = World::new(&weights);
+        // The first tenant's slices last longer than they should.
+        world.longer = 12;
+        for (place, weight) in weights.iter().enumerate() {
+            (0..if *weight < 20 { contexts } else { 1 }).for_each(|_| {
+                world.fork(place, ALWAYS);
+            });
+        }
+        world.run(2 * SECOND);
+        world.measure();
+        world.run(30 * SECOND);
+        for had in &world.had {
+            let got = had.charged as f64 / had.entitled as f64;
+            assert!(
+                (0.985..1.015).contains(&got),
+                "{weights:?}: {:?}",
+                world.had
+            );
+        }
+    }
+}
+
 /// A tenant of eight contexts pays for its switches with its own time.
 #[test]
 fn threat_38_switches_are_the_incoming_tenants() {

@@ -84,6 +84,8 @@ pub struct World {
     pub managed: bool,
     /// Nothing is seen but each tenant's time.
     pub sampled: bool,
+    /// Slices of the first tenant's groups last so many hundredths longer than they are set to.
+    pub longer: u64,
     /// Of each this many records the sensor loses one.
     pub loses: Option<u64>,
     /// The most slices in one plan.
@@ -138,6 +140,7 @@ impl World {
             reasserted: 0,
             managed: true,
             sampled: false,
+            longer: 0,
             loses: None,
             most_slices: 0,
             ran: BTreeMap::new(),
@@ -185,16 +188,14 @@ impl World {
         let Some(index) = self.groups.iter().position(|group| group.id == id) else {
             return;
         };
-        if let Some((on, _, _)) = self.on {
-            if on == index {
-                self.take_off();
-            }
+        if self.on.is_some_and(|(on, _, _)| on == index) {
+            self.take_off();
         }
         self.groups.remove(index);
-        if let Some((on, _, _)) = &mut self.on {
-            if *on > index {
-                *on -= 1;
-            }
+        if let Some((on, _, _)) = &mut self.on
+            && *on > index
+        {
+            *on -= 1;
         }
         if self.turn > index {
             self.turn -= 1;
@@ -341,6 +342,11 @@ impl World {
         self.lever_free = at;
     }
 
+    fn lasts(&self, group: &Group) -> u64 {
+        let longer = if group.tenant == 0 { self.longer } else { 0 };
+        SETUP + group.slice * (100 + longer) / 100
+    }
+
     fn runnable(&self, group: &Group) -> bool {
         group.attached && group.ready <= self.now
     }
@@ -359,7 +365,7 @@ impl World {
             let group = &self.groups[on];
             if group.ready > self.now {
                 self.take_off();
-            } else if self.now >= slice_from + SETUP + group.slice {
+            } else if self.now >= slice_from + self.lasts(group) {
                 if self.next_in_turn().is_some() {
                     self.take_off();
                 } else if let Some((_, _, from)) = &mut self.on {
@@ -367,16 +373,16 @@ impl World {
                 }
             }
         }
-        if self.on.is_none() {
-            if let Some(next) = self.next_in_turn() {
-                // The switch to it: nobody runs.
-                self.had[self.groups[next].tenant].charged += GAP;
-                self.divide(GAP);
-                self.now += GAP;
-                self.on = Some((next, self.now, self.now));
-                self.turn = next + 1;
-                self.reported = (self.now, false);
-            }
+        if self.on.is_none()
+            && let Some(next) = self.next_in_turn()
+        {
+            // The switch to it: nobody runs.
+            self.had[self.groups[next].tenant].charged += GAP;
+            self.divide(GAP);
+            self.now += GAP;
+            self.on = Some((next, self.now, self.now));
+            self.turn = next + 1;
+            self.reported = (self.now, false);
         }
     }
 
@@ -400,7 +406,10 @@ impl World {
         };
         self.reported = (self.now, true);
         self.recorded += 1;
-        if self.loses.is_some_and(|nth| self.recorded % nth == 0) {
+        if self
+            .loses
+            .is_some_and(|nth| self.recorded.is_multiple_of(nth))
+        {
             self.lost += run.end_us - run.start_us + GAP;
         } else {
             self.records.push((tenant(group.tenant), run));
@@ -419,7 +428,7 @@ impl World {
             let group = &self.groups[on];
             let begun = self.now.max(since + SETUP);
             next = next.min(begun.saturating_add(group.left));
-            let slice_end = slice_from + SETUP + group.slice;
+            let slice_end = slice_from + self.lasts(group);
             next = next.min(slice_end.max(self.now + 1));
         }
         let arrivals = self
