@@ -52,18 +52,25 @@ pub(super) fn book(
     before_us: u64,
     now_us: u64,
 ) {
-    let mut runs: Vec<(usize, Run)> = measured
+    let mut runs: Vec<(Option<usize>, Run)> = measured
         .runs
         .iter()
-        .filter_map(|(id, run)| Some((place(tenants, *id)?, sound(*run, now_us))))
+        .map(|(id, run)| (place(tenants, *id), sound(*run, now_us)))
         .filter(|(_, run)| run.end_us > run.start_us)
         .collect();
     runs.sort_by_key(|(place, run)| (run.start_us, run.end_us, *place));
     let mut seen = vec![(0u64, 0u64); tenants.len()];
     for (runner, run) in &runs {
-        let charged = one(tenants, tail, *runner, *run, config);
-        seen[*runner].0 += charged;
-        seen[*runner].1 += u64::from(!run.continued);
+        if let Some(runner) = *runner {
+            let charged = one(tenants, tail, runner, *run, config);
+            seen[runner].0 += charged;
+            seen[runner].1 += u64::from(!run.continued);
+        }
+        // Of one that is no tenant nothing is known but that the device was not idle.
+        if run.end_us >= tail.end_us {
+            tail.end_us = run.end_us;
+            tail.open = run.open;
+        }
     }
     sampled(tenants, measured, config, now_us, &mut seen);
     lost(tenants, measured.lost_us, config, &seen);
@@ -90,7 +97,7 @@ fn place(tenants: &[Tenant], id: TenantId) -> Option<usize> {
 }
 
 /// Books one run and returns what it was charged.
-fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config: &Config) -> u64 {
+fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Config) -> u64 {
     let quiet_from = tail.end_us.max(tail.idle_from_us);
     let gap = run.start_us.saturating_sub(quiet_from);
     let mut charged = run.end_us - run.start_us;
@@ -161,10 +168,6 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
         }
     }
     note_use(tenant, charged);
-    if run.end_us >= tail.end_us {
-        tail.end_us = run.end_us;
-        tail.open = run.open;
-    }
     charged
 }
 

@@ -44,7 +44,10 @@ impl Planner {
         }
         // What takes time from a tenant that has too much goes first, and of that what is furthest off.
         changes.sort_by_key(|change| change.rank);
-        self.lever_us = (self.lever_us + elapsed_us).min(SLICES_A_PLAN * SLICE_COST_US);
+        self.lever_us = self
+            .lever_us
+            .saturating_add(elapsed_us)
+            .min(SLICES_A_PLAN * SLICE_COST_US);
         let most = (self.lever_us / SLICE_COST_US) as usize;
         for change in changes.iter().take(most) {
             self.lever_us -= SLICE_COST_US;

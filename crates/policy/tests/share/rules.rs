@@ -284,6 +284,26 @@ fn an_overdraft_is_detached_until_it_is_paid() {
     assert_eq!(plan.attach, [GroupId(1)]);
 }
 
+/// A program that is no tenant's keeps the device: that is not a sign that nobody wants it.
+#[test]
+fn who_is_no_tenant_does_not_make_the_device_idle() {
+    let owed = |stranger: Option<TenantId>| {
+        let mut planner = pair([75, 25]);
+        planner.tick(0, &Measured::default());
+        let mut all = vec![run(0, 0, 0, 40 * MS)];
+        let of = |id| (id, run(0, 9, 40 * MS + 80, 60 * MS).1);
+        all.extend(stranger.map(of));
+        all.push(run(1, 0, 60 * MS + 80, 80 * MS));
+        planner.tick(80 * MS, &runs(all));
+        credit(&planner, 0)
+    };
+    // It waits while the other has 20 ms, and is owed what one that was alone can be at most.
+    let at_most = owed(Some(TenantId(99)));
+    assert_eq!(at_most, 2_000);
+    // Where nobody was on the device, it wanted nothing.
+    assert_eq!(owed(None), 0);
+}
+
 #[test]
 fn one_that_nobody_is_waiting_for_is_never_detached() {
     let mut planner = pair([75, 25]);
