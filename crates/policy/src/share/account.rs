@@ -154,7 +154,7 @@ fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Co
     let full = length + EARLY_US >= slice;
     let cut = tenant.detached
         && (tenant.changed_us..tenant.changed_us.saturating_add(CUT_US)).contains(&run.end_us);
-    context.waits = run.open || full || cut;
+    context.waits = full || cut;
     tenant.last_ran_us = Some(tenant.last_ran_us.unwrap_or(0).max(run.end_us));
     tenant.sampled = false;
     if !run.open {

@@ -116,15 +116,11 @@ impl Planner {
             tenant.changed_us = now_us;
             if off {
                 tenant.claims.clear();
-            } else if tenant.waits() {
-                // It is let in again: it counts among those who want to run.
-                tenant.last_ran_us = Some(now_us);
             }
         }
         let tenant = &self.tenants[place];
         let slice = self.slice(tenant, share, tenant.active);
         let wants = wanting.contains(&place);
-        let young_from = now_us.saturating_sub(YOUNG_CYCLES * config.cycle_us);
         let mut nth = 0;
         let mut let_in = false;
         for (group_id, group) in self
@@ -150,7 +146,8 @@ impl Planner {
                 };
                 list.push(*group_id);
             }
-            let wanted = if group.born_us > young_from {
+            let age_us = now_us.saturating_sub(group.born_us);
+            let wanted = if age_us < YOUNG_CYCLES * config.cycle_us {
                 slice.min(group.birth_us)
             } else {
                 slice

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::account::{self, Tail};
-use super::state::{Credits, Group, PPM, Standing, State, Tenant};
+use super::state::{Credits, Group, PPM, Standing, State, Tenant, widest_band_us};
 use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms};
 
 /// Credit is followed as its mean over about so many cycles.
@@ -196,7 +196,8 @@ impl Planner {
                 let tenant = &mut self.tenants[place];
                 tenant.credit_us = 0;
                 tenant.add_credit(credits.credit_us, &self.config);
-                tenant.in_debt = tenant.credit_us < -tenant.dead_band_us(&self.config);
+                // Its share is not known yet: no dead band is wider than this.
+                tenant.in_debt = tenant.credit_us < -widest_band_us(&self.config);
                 if let Some(cap) = &mut tenant.cap {
                     cap.credit_us = 0;
                     cap.add(credits.cap_credit_us);

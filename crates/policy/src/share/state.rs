@@ -107,7 +107,7 @@ pub(super) struct Tenant {
     pub(super) claims: Vec<Claim>,
     /// It was not seen to wait, but the others ran for so long that it must be.
     pub(super) presumed: bool,
-    /// When it last ran or was let in again, for a sensor without contexts too.
+    /// When it last ran, for a sensor without contexts too.
     pub(super) last_ran_us: Option<u64>,
     /// It was measured without contexts last.
     pub(super) sampled: bool,
@@ -233,7 +233,7 @@ impl Tenant {
     /// How far it may overdraw before it is detached: twice what taking turns alone makes of its
     /// credit, so that a tenant that gets exactly its share is never near it.
     pub(super) fn dead_band_us(&self, config: &Config) -> i64 {
-        swing(self.share_ppm, config) * 2 + 2 * config.floor_us as i64
+        band_us(self.share_ppm, config)
     }
 
     /// The most that it can be owed. With the dead band that is at most a cycle and four of the least slices: what a
@@ -257,6 +257,15 @@ impl Tenant {
 
 /// Debt beyond so many cycles is forgiven: 2 s at the default.
 const DEBT_CYCLES: i64 = 50;
+
+fn band_us(share_ppm: u64, config: &Config) -> i64 {
+    2 * swing(share_ppm, config) + 2 * config.floor_us as i64
+}
+
+/// The dead band of one that has half of the device: nobody's is wider.
+pub(super) fn widest_band_us(config: &Config) -> i64 {
+    band_us(PPM / 2, config)
+}
 
 /// How far the credit of a tenant with this share swings while everyone takes turns: it gains its share while the
 /// others have theirs, `cycle x share x (1 - share)`.
