@@ -448,17 +448,17 @@ fn cuts_are_told_before_raises() {
     assert_eq!(plan.slices.len(), 24);
 }
 
-/// What one had when it was alone is cut before it comes back among others.
+/// One that is idle does not come back with a slice that is far too long.
 #[test]
-fn an_idle_tenants_slices_are_cut_for_its_return() {
-    let mut world = World::new(&[1, 1, 1]);
-    let third = world.fork(2, ALWAYS);
-    world.run(SECOND);
-    assert!(world.slice_of(third) > 39_000);
-    world.set(third, NEVER);
+fn an_idle_tenants_slices_are_cut_at_once() {
+    let mut world = World::new(&[1, 1, 10]);
+    let third = world.fork(2, NEVER);
     world.fork(0, ALWAYS);
     world.fork(1, ALWAYS);
     world.run(SECOND);
+    assert!(world.slice_of(third) > 30_000);
+    world.planner.admit(tenant(2), weight(1));
+    world.run(50 * MS);
     assert!(world.slice_of(third) < 17_000, "{}", world.slice_of(third));
 }
 
