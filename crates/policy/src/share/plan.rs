@@ -38,9 +38,16 @@ impl Planner {
                 .values_mut()
                 .for_each(|group| group.dirty = true);
         }
+        let mut own: Vec<Vec<GroupId>> = vec![Vec::new(); self.tenants.len()];
+        for (id, group) in &self.groups {
+            if let Ok(place) = self.place(group.tenant) {
+                own[place].push(*id);
+            }
+        }
         let mut changes = Vec::new();
-        for place in 0..self.tenants.len() {
-            self.changes_of(place, now_us, wanting, alone, &mut plan, &mut changes);
+        for (place, own) in own.iter().enumerate() {
+            let wants = wanting.contains(&place);
+            self.changes_of(place, own, now_us, (wants, alone), &mut plan, &mut changes);
         }
         // What takes time from a tenant that has too much goes first, and of that what is furthest off.
         changes.sort_by_key(|change| change.rank);
@@ -67,37 +74,38 @@ impl Planner {
                 }
             }
         }
-        for tenant in &mut self.tenants {
-            let own = self
-                .groups
-                .values()
-                .filter(|group| group.tenant == tenant.id);
-            let own = own.filter(|group| group.kind == Kind::Compute);
-            let slices: Vec<u64> = own.map(|group| group.slice_us).collect();
-            tenant.slices_before = tenant.slices;
-            if let (Some(least), Some(most)) = (slices.iter().min(), slices.iter().max()) {
-                tenant.slices = Slices {
-                    least_us: *least,
-                    most_us: *most,
-                };
+        self.note_slices();
+        plan
+    }
+
+    /// What the slices are now, and were.
+    fn note_slices(&mut self) {
+        let mut noted: Vec<Option<Slices>> = vec![None; self.tenants.len()];
+        for group in self.groups.values() {
+            if let (Kind::Compute, Ok(place)) = (group.kind, self.place(group.tenant)) {
+                let slices = noted[place].get_or_insert(Slices::of(group.slice_us));
+                slices.least_us = slices.least_us.min(group.slice_us);
+                slices.most_us = slices.most_us.max(group.slice_us);
             }
         }
-        plan
+        for (tenant, noted) in self.tenants.iter_mut().zip(noted) {
+            tenant.slices_before = tenant.slices;
+            tenant.slices = noted.unwrap_or(tenant.slices);
+        }
     }
 
     /// One tenant's: who is attached is put into the plan, slices are collected.
     fn changes_of(
         &mut self,
         place: usize,
+        own: &[GroupId],
         now_us: u64,
-        wanting: &[usize],
-        alone: bool,
+        (wants, alone): (bool, bool),
         plan: &mut Plan,
         changes: &mut Vec<Change>,
     ) {
         let config = self.config;
-        let id = self.tenants[place].id;
-        let groups = self.compute_groups(id);
+        let groups = self.tenants[place].compute_groups;
         let share = self.tenants[place].share_ppm;
         let fits = self.fits(&self.tenants[place], share);
         let tenant = &mut self.tenants[place];
@@ -120,14 +128,12 @@ impl Planner {
         }
         let tenant = &self.tenants[place];
         let slice = self.slice(tenant, share, tenant.active);
-        let wants = wanting.contains(&place);
         let mut nth = 0;
         let mut let_in = false;
-        for (group_id, group) in self
-            .groups
-            .iter_mut()
-            .filter(|(_, group)| group.tenant == id)
-        {
+        for group_id in own {
+            let Some(group) = self.groups.get_mut(group_id) else {
+                continue;
+            };
             let has_turn = match group.kind {
                 Kind::Copy => true,
                 Kind::Compute => {

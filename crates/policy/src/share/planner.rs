@@ -119,7 +119,10 @@ impl Planner {
             attached: birth.attached,
             dirty: false,
         };
-        self.groups.insert(group, new);
+        self.count(&new, true);
+        if let Some(before) = self.groups.insert(group, new) {
+            self.count(&before, false);
+        }
         let holder = &mut self.tenants[place];
         holder.slices.least_us = holder.slices.least_us.min(birth.slice_us);
         holder.slices.most_us = holder.slices.most_us.max(birth.slice_us);
@@ -131,6 +134,7 @@ impl Planner {
         let Some(gone) = self.groups.remove(&group) else {
             return;
         };
+        self.count(&gone, false);
         if self.compute_groups(gone.tenant) == 0
             && let Ok(place) = self.place(gone.tenant)
         {
@@ -290,14 +294,25 @@ impl Planner {
         plan
     }
 
-    fn place(&self, tenant: TenantId) -> Result<usize, usize> {
+    pub(super) fn place(&self, tenant: TenantId) -> Result<usize, usize> {
         self.tenants.binary_search_by_key(&tenant, |held| held.id)
     }
 
     pub(super) fn compute_groups(&self, tenant: TenantId) -> usize {
-        let own = self.groups.values();
-        own.filter(|group| group.tenant == tenant && group.kind == Kind::Compute)
-            .count()
+        let place = self.place(tenant);
+        place.map_or(0, |place| self.tenants[place].compute_groups)
+    }
+
+    /// A group comes or goes: its tenant counts.
+    fn count(&mut self, group: &Group, comes: bool) {
+        if let (Kind::Compute, Ok(place)) = (group.kind, self.place(group.tenant)) {
+            let counted = &mut self.tenants[place].compute_groups;
+            *counted = if comes {
+                *counted + 1
+            } else {
+                counted.saturating_sub(1)
+            };
+        }
     }
 
     /// Contexts that ran lately; of a tenant that did not run at all lately as many as before.

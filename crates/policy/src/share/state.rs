@@ -111,6 +111,8 @@ pub(super) struct Tenant {
     pub(super) last_ran_us: Option<u64>,
     /// It was measured without contexts last.
     pub(super) sampled: bool,
+    /// Its compute groups.
+    pub(super) compute_groups: usize,
     /// Contexts active; stays while it is idle.
     pub(super) active: usize,
     /// Its share now.
@@ -136,7 +138,7 @@ pub(super) struct Slices {
 }
 
 impl Slices {
-    fn of(us: u64) -> Slices {
+    pub(super) fn of(us: u64) -> Slices {
         Slices {
             least_us: us,
             most_us: us,
@@ -167,6 +169,7 @@ impl Tenant {
             presumed: false,
             last_ran_us: None,
             sampled: false,
+            compute_groups: 0,
             active: 0,
             share_ppm: PPM,
             slices: Slices::of(config.floor_us),
