@@ -191,6 +191,10 @@ pub struct TraceOptions {
     /// Write the lines to a file [default: standard error]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Write the calls to a file so that they can be made again without a GPU: names stand for handles, addresses and
+    /// processes; no other lines then, but with --output
+    #[arg(long, value_name = "FILE")]
+    pub stream: Option<PathBuf>,
     /// Show handles, addresses and all other values: not for a bug report
     #[arg(long)]
     pub values: bool,

@@ -13,6 +13,7 @@ mod run;
 mod say;
 mod setup;
 mod sim;
+mod stream;
 mod trace;
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -120,8 +121,7 @@ fn helper(config: i32, socket: i32, lease: i32) -> Result<u8, Failure> {
     let config = guard::helper::read_config(config)?;
     let backend = backend::open(config.sim.as_deref())?;
     let trace = match &config.trace {
-        Some(to) => Some(Box::new(trace::Log::open(to, &backend.driver_version()?)?)
-            as Box<dyn guard::trace::Trace>),
+        Some(to) => Some(trace::open(to, &backend.driver_version()?)?),
         None => None,
     };
     let code = guard::helper::run(config, backend, socket, lease, trace);

@@ -17,7 +17,7 @@ use crate::backend::Backend;
 use crate::budget::Budget;
 use crate::listener::{self, Install};
 use crate::privilege::{self, User};
-use crate::rmcall::{OwnClient, OwnFiles, branch_of};
+use crate::rmcall::{Gpu, OwnClient, OwnFiles, branch_of};
 use crate::sys::{self, Tid};
 use crate::tenant::{SliceDevice, Tenant, Walls};
 use crate::trace::{Trace, TraceConfig};
@@ -222,6 +222,10 @@ impl Helper {
             limits,
         )?;
         tenant.budget = budget;
+        if let Some(trace) = &trace {
+            let gpus: Vec<&Gpu> = tenant.devices.iter().map(|d| &d.gpu).collect();
+            trace.begin(&gpus);
+        }
         tenant.trace = trace;
         let tenant = Arc::new(tenant);
         let signals = sys::signal_fd(&[libc::SIGCHLD])?;

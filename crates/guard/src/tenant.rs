@@ -369,6 +369,9 @@ impl Tenant {
             self.callers.forget_process(process);
             self.files().forget_process(process);
             self.spaces.process_ended(self, process);
+            if let Some(trace) = &self.trace {
+                trace.process_ended(process);
+            }
         }
     }
 
@@ -392,6 +395,9 @@ impl Tenant {
         drop((ledger, files, none_named));
         for (id, file) in gone.uvm {
             self.unmap_all(id, file.as_fd());
+        }
+        if let Some(trace) = &self.trace {
+            gone.files.iter().for_each(|file| trace.closed(file.0));
         }
     }
 
