@@ -37,6 +37,8 @@ struct Hoarder {
     vaspace: u32,
     group: u32,
     memory: u32,
+    /// Where channels of a card are told things; 0 on a simulated node, which wants none.
+    userd: u32,
     gpu: OwnedFd,
 }
 
@@ -49,8 +51,13 @@ impl Hoarder {
             class::FERMI_VASPACE_A,
             params_of(class::FERMI_VASPACE_A),
         )?;
+        let userd = match context.node.socket() {
+            Some(_) => 0,
+            None => device.alloc(&client, MIB, Pages::Default)?,
+        };
         Ok(Hoarder {
             gpu: context.node.open(File::Gpu(0))?,
+            userd,
             client,
             device,
             vaspace,
@@ -71,7 +78,7 @@ impl Hoarder {
                 client.alloc(
                     self.group,
                     class::HOPPER_CHANNEL_GPFIFO_A,
-                    self.channel_params(),
+                    self.channel_params(number),
                 )?;
             }
             "contexts" => {
@@ -79,13 +86,13 @@ impl Hoarder {
                 for channels in [8, 4, 4, 4] {
                     let group = Channel::group(client, device, self.vaspace)?;
                     for _ in 0..channels {
-                        let params = self.channel_params();
+                        let params = self.channel_params(number);
                         client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
                     }
                 }
             }
             "bare_channels" => {
-                let params = self.channel_params();
+                let params = self.channel_params(number);
                 client.alloc(device.device, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
             }
             "groups" => {
@@ -96,6 +103,12 @@ impl Hoarder {
             }
             "objects" => {
                 client.alloc(device.device, class::NV04_DISPLAY_COMMON, Block::new(0))?;
+            }
+            "names" => {
+                if number == 0 {
+                    self.memory = device.alloc(client, MIB, Pages::Default)?;
+                }
+                client.duplicate(device.device, client.root(), self.memory)?;
             }
             "pinned" => self.pin(0x7000_0000 + number as u32)?,
             "events" => {
@@ -135,10 +148,13 @@ impl Hoarder {
         Ok(())
     }
 
-    fn channel_params(&self) -> Block {
-        params_of(class::HOPPER_CHANNEL_GPFIFO_A)
-            .with32(layout::channel_alloc::H_VA_SPACE, self.vaspace)
-            .with32(layout::channel_alloc::ENGINE_TYPE, 1)
+    fn channel_params(&self, number: u64) -> Block {
+        /// Of a channel's place for what it is told.
+        const PLACE: u64 = 512;
+        if self.userd == 0 {
+            return Channel::params(self.vaspace);
+        }
+        Channel::params_with(self.vaspace, self.userd, number * PLACE % MIB)
     }
 
     /// Pins a page of its own, each time the same.

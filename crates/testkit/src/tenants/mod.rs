@@ -5,6 +5,7 @@
 mod attacks;
 mod attacks_races;
 mod beyond;
+mod card;
 mod cuda;
 mod fill;
 mod fuzz;
@@ -185,6 +186,11 @@ const PROGRAMS: &[Entry] = &[
     ("beyond_cycles", beyond::cycles),
     ("beyond_writer", beyond::writer),
     ("beyond_residue", beyond::residue),
+    ("card_observer", card::observer),
+    ("card_exporter", card::exporter),
+    ("card_flags", card::flags),
+    ("card_class", card::class_race),
+    ("card_facts", card::facts),
     ("killer", killer::killer),
     ("step_target", killer::step_target),
     ("hold", shapes::hold),
