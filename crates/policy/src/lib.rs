@@ -8,4 +8,5 @@ pub mod budget;
 pub mod ledger;
 pub mod objects;
 pub mod rounding;
+pub mod share;
 pub mod units;

@@ -1,0 +1,178 @@
+//! What the lever has to be told.
+
+use super::planner::{Planner, YOUNG_CYCLES};
+use super::state::Slices;
+use super::{GroupId, Kind, Plan};
+
+/// So many slices are changed in one plan, which is 8 ms of the lever's time: a tenant with very many groups can't keep
+/// it from what matters. The rest follows in the next plans.
+const SLICES_A_PLAN: usize = 24;
+
+/// A slice that should be changed.
+struct Change {
+    group: GroupId,
+    wanted_us: u64,
+    /// Smaller is sooner.
+    rank: (bool, u64),
+}
+
+impl Planner {
+    /// What differs from what the lever was told last.
+    pub(super) fn changes(&mut self, now_us: u64, wanting: &[usize]) -> Plan {
+        let alone = wanting.len() <= 1
+            && wanting
+                .iter()
+                .all(|place| self.tenants[*place].cap.is_none());
+        let due = now_us.saturating_sub(self.told_us) >= self.config.reassert_us;
+        let mut plan = Plan {
+            reasserted: self.tell_all || (due && !alone),
+            ..Plan::default()
+        };
+        if plan.reasserted {
+            self.told_us = now_us;
+            self.tell_all = false;
+            self.groups
+                .values_mut()
+                .for_each(|group| group.dirty = true);
+        }
+        let mut changes = Vec::new();
+        for place in 0..self.tenants.len() {
+            self.changes_of(place, now_us, wanting, alone, &mut plan, &mut changes);
+        }
+        // What takes time from a tenant that has too much goes first, and of that what is furthest off.
+        changes.sort_by_key(|change| change.rank);
+        for change in changes.iter().take(SLICES_A_PLAN) {
+            if let Some(group) = self.groups.get_mut(&change.group) {
+                group.slice_us = change.wanted_us;
+                plan.slices.push((change.group, change.wanted_us));
+                if group.dirty {
+                    group.dirty = false;
+                    let list = if group.attached {
+                        &mut plan.attach
+                    } else {
+                        &mut plan.detach
+                    };
+                    if !list.contains(&change.group) {
+                        list.push(change.group);
+                    }
+                }
+            }
+        }
+        for tenant in &mut self.tenants {
+            let own = self
+                .groups
+                .values()
+                .filter(|group| group.tenant == tenant.id);
+            let own = own.filter(|group| group.kind == Kind::Compute);
+            let slices: Vec<u64> = own.map(|group| group.slice_us).collect();
+            tenant.slices_before = tenant.slices;
+            if let (Some(least), Some(most)) = (slices.iter().min(), slices.iter().max()) {
+                tenant.slices = Slices {
+                    least_us: *least,
+                    most_us: *most,
+                };
+            }
+        }
+        plan
+    }
+
+    /// One tenant's: who is attached is put into the plan, slices are collected.
+    fn changes_of(
+        &mut self,
+        place: usize,
+        now_us: u64,
+        wanting: &[usize],
+        alone: bool,
+        plan: &mut Plan,
+        changes: &mut Vec<Change>,
+    ) {
+        let config = self.config;
+        let id = self.tenants[place].id;
+        let groups = self.compute_groups(id);
+        let share = self.tenants[place].share_ppm;
+        let fits = self.fits(&self.tenants[place], share);
+        let tenant = &mut self.tenants[place];
+        if alone {
+            tenant.turns = super::rotate::Turns::default();
+        } else {
+            tenant
+                .turns
+                .go_on(fits, tenant.active, groups, now_us, config.cycle_us);
+        }
+        let turns = tenant.turns;
+        let capped = tenant.cap.as_ref().is_some_and(|cap| cap.off);
+        let off = tenant.paused || tenant.in_debt || capped;
+        if off != tenant.detached {
+            tenant.detached = off;
+            tenant.changed_us = now_us;
+            if off {
+                tenant.claims.clear();
+            } else if tenant.waits() {
+                // It is let in again. When the lever is through with that is not known, so it is not taken to wait, but
+                // it counts among those who want to run.
+                tenant.last_ran_us = Some(now_us);
+                tenant.has_nothing(now_us);
+            }
+        }
+        let tenant = &self.tenants[place];
+        let slice = self.slice(tenant, share, tenant.active);
+        let wants = !off && wanting.contains(&place);
+        let young_from = now_us.saturating_sub(YOUNG_CYCLES * config.cycle_us);
+        let mut nth = 0;
+        let mut let_in = false;
+        for (group_id, group) in self
+            .groups
+            .iter_mut()
+            .filter(|(_, group)| group.tenant == id)
+        {
+            let has_turn = match group.kind {
+                Kind::Copy => true,
+                Kind::Compute => {
+                    nth += 1;
+                    turns.has_turn(nth - 1, groups)
+                }
+            };
+            let attached = !off && has_turn;
+            if group.attached != attached {
+                let_in |= attached;
+                group.attached = attached;
+                let list = if attached {
+                    &mut plan.attach
+                } else {
+                    &mut plan.detach
+                };
+                list.push(*group_id);
+            }
+            let wanted = if group.born_us > young_from {
+                slice.min(group.birth_us)
+            } else {
+                slice
+            };
+            let told = group.slice_us;
+            if group.dirty || worth(told, wanted, wants, alone) {
+                let off_by = told.abs_diff(wanted) * 1_000 / told.max(1);
+                changes.push(Change {
+                    group: *group_id,
+                    wanted_us: wanted,
+                    rank: (told <= wanted, u64::MAX - off_by),
+                });
+            }
+        }
+        if let_in {
+            self.tenants[place].changed_us = now_us;
+        }
+    }
+}
+
+/// Whether a slice is so far from the wanted one that the lever should be moved.
+fn worth(told_us: u64, wanted_us: u64, wants: bool, alone: bool) -> bool {
+    if alone {
+        // Nobody is wronged; only contexts of its own that chop up the device are worth it.
+        return wants && told_us.saturating_mul(2) < wanted_us.min(4_000);
+    }
+    if !wants {
+        // It should not come back with far more than its share.
+        return told_us > wanted_us + wanted_us / 4;
+    }
+    told_us.abs_diff(wanted_us) > (told_us / 64).max(50)
+}

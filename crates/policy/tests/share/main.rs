@@ -1,0 +1,6 @@
+//! The planner against a model of the device: honest tenants get their share, and no strategy gains.
+
+mod cheats;
+mod honest;
+mod rules;
+mod runlist;
