@@ -377,3 +377,389 @@ fn a_lone_context_has_no_end() {
     tenant.submit(channel, Op::Launch(Kernel::Spin { ns: 10_000_000 }));
     assert_eq!(late.flushed(), []);
 }
+
+/// Reads on until there are so many records.
+fn read_until(reader: &mut Reader, count: usize) -> Vec<Record> {
+    let mut records = Vec::new();
+    let until = Instant::now() + Duration::from_secs(30);
+    while records.len() < count && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+        records.extend(reader.flushed());
+    }
+    assert!(records.len() >= count, "{records:?}");
+    records
+}
+
+#[test]
+fn three_groups_take_turns_in_one_order() {
+    let node = node("1xH200");
+    let mut tenants = [2000, 3000, 1000].map(|us| context(&node, us));
+    let mut reader = Reader::open(&node, 1024, timeline::KEEP_NEWEST, true);
+    let numbers = tenants
+        .each_mut()
+        .map(|(tenant, channel)| number_of(tenant, *channel));
+    for (tenant, channel) in &mut tenants {
+        spin(tenant, *channel, 200);
+    }
+    let records = read_until(&mut reader, 30);
+    let starts: Vec<u32> = records
+        .iter()
+        .filter(|record| record.tag == timeline::START)
+        .map(|record| record.context)
+        .collect();
+    // The first may have begun alone; from then on it is a cycle.
+    for (index, context) in starts.iter().enumerate() {
+        assert_eq!(*context, numbers[index % 3], "{starts:?} of {numbers:?}");
+    }
+    let sums = residency(&records);
+    assert_eq!(sums.len(), 3);
+}
+
+#[test]
+fn a_full_buffer_drops_what_is_new_or_what_is_old_as_it_was_told() {
+    let node = node("1xH200");
+    let mut tenants = [1000, 1000].map(|us| context(&node, us));
+    let mut oldest = Reader::open(&node, 8, timeline::KEEP_OLDEST, true);
+    let mut newest = Reader::open(&node, 8, timeline::KEEP_NEWEST, true);
+    for (tenant, channel) in &mut tenants {
+        spin(tenant, *channel, 20);
+    }
+    for (tenant, channel) in &mut tenants {
+        tenant.submit(*channel, Op::Wait);
+    }
+    let kept = oldest.flushed();
+    assert_eq!(
+        kept.iter().map(|record| record.number).collect::<Vec<_>>(),
+        (0..7).collect::<Vec<_>>()
+    );
+    let dropped = oldest.dropped();
+    assert!(dropped > 20, "{dropped}");
+    // The ring was gone round several times: what it holds is the end of the story.
+    assert_eq!(newest.dropped(), 0);
+    let last = newest
+        .records
+        .word(((newest.header.word(4) + 7) % 8) as usize * 32 + 8)
+        >> 16;
+    assert_eq!(u64::from(last), 7 + dropped - 1);
+    // Told how far it was read, the buffer goes on; the count starts anew.
+    oldest.update_get();
+    assert_eq!(oldest.dropped(), 0);
+    for (tenant, channel) in &mut tenants {
+        spin(tenant, *channel, 2);
+        tenant.submit(*channel, Op::Wait);
+    }
+    let after = oldest.flushed();
+    assert_eq!(u64::from(after[0].number), 7 + dropped);
+}
+
+#[test]
+fn the_driver_copies_by_itself_thirty_times_a_second() {
+    let node = node("1xH200");
+    let (mut tenant, channel) = context(&node, 2000);
+    let mut reader = Reader::open(&node, 64, timeline::KEEP_NEWEST, true);
+    tenant.submit(channel, Op::Launch(Kernel::Spin { ns: 1000 }));
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut seen = Vec::new();
+    while seen.is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+        seen = reader.seen();
+    }
+    assert_eq!(seen.len(), 1);
+}
+
+/// Names channels of whoever in FIFO_DISABLE_CHANNELS.
+fn disable(tenant: &mut Tenant, client: u32, channel: u32, disable: bool, only: bool) {
+    use layout::disable_channels as at;
+    let mut params = [0; at::SIZE];
+    params[at::B_DISABLE] = disable.into();
+    params[at::B_ONLY_DISABLE_SCHEDULING] = only.into();
+    put32(&mut params, at::NUM_CHANNELS, 1);
+    put32(&mut params, at::H_CLIENT_LIST, client);
+    put32(&mut params, at::H_CHANNEL_LIST, channel);
+    let command = ctrl::NV2080_FIFO_DISABLE_CHANNELS;
+    assert_eq!(tenant.control(SUBDEVICE, command, &mut params), OK);
+}
+
+#[test]
+fn a_detach_inside_a_kernel_ends_its_context_at_once() {
+    let node = node("1xH200");
+    let (mut tenant, channel) = context(&node, 1_000_000);
+    let mut reader = Reader::open(&node, 64, timeline::KEEP_NEWEST, true);
+    spin(&mut tenant, channel, 400);
+    std::thread::sleep(Duration::from_millis(20));
+    let root = tenant.root;
+    let before = reader.now();
+    disable(&mut reader.tenant, root, channel, true, false);
+    let records = read_until(&mut reader, 2);
+    let after = reader.now();
+    assert_eq!(
+        [records[0].tag, records[1].tag],
+        [timeline::START, timeline::END]
+    );
+    // Saving it takes 0.188 ms; what is above is the machine's.
+    assert!(
+        records[1].ns >= before + 188_000 - 64,
+        "{records:?} {before}"
+    );
+    assert!(records[1].ns <= after, "{records:?} {after}");
+    assert!(records[1].ns - before < 300_000_000, "not at its end");
+    // It goes on where it was.
+    disable(&mut reader.tenant, root, channel, false, false);
+    tenant.submit(channel, Op::Wait);
+    let records = reader.flushed();
+    assert_eq!(
+        records.iter().map(|record| record.tag).collect::<Vec<_>>(),
+        [timeline::START]
+    );
+    assert!(reader.now() - records[0].ns >= 300_000_000);
+}
+
+#[test]
+fn a_context_that_is_not_stopped_inside_a_kernel_ends_with_it() {
+    let node = node("1xH200");
+    let (mut tenant, channel) = context(&node, 1000);
+    tenant.preemption(channel, 0);
+    let mut reader = Reader::open(&node, 64, timeline::KEEP_NEWEST, true);
+    spin(&mut tenant, channel, 60);
+    std::thread::sleep(Duration::from_millis(5));
+    let root = tenant.root;
+    disable(&mut reader.tenant, root, channel, true, false);
+    let records = read_until(&mut reader, 2);
+    assert_eq!(records[1].tag, timeline::END);
+    assert!(records[1].ns - records[0].ns >= 60_000_000);
+}
+
+#[test]
+fn disabling_scheduling_alone_lets_a_slice_run_out() {
+    let node = node("1xH200");
+    let (mut tenant, channel) = context(&node, 80_000);
+    let mut reader = Reader::open(&node, 64, timeline::KEEP_NEWEST, true);
+    spin(&mut tenant, channel, 400);
+    std::thread::sleep(Duration::from_millis(5));
+    let root = tenant.root;
+    disable(&mut reader.tenant, root, channel, true, true);
+    let records = read_until(&mut reader, 2);
+    assert_eq!(records[1].tag, timeline::END);
+    let resident = records[1].ns - records[0].ns;
+    assert!(resident.abs_diff(80_188_000) <= 64, "{resident}");
+}
+
+#[test]
+fn another_slice_holds_at_once_and_one_from_birth_is_kept() {
+    let node = node("1xH200");
+    let (mut first, first_channel) = context(&node, 10_000_000);
+    // A slice set before the group has any channel.
+    let mut second = Tenant::new(&node);
+    second.uvm_space();
+    use layout::channel_group_alloc;
+    let mut params = [0; channel_group_alloc::SIZE];
+    put32(&mut params, channel_group_alloc::ENGINE_TYPE, 1);
+    let class = class::KEPLER_CHANNEL_GROUP_A;
+    assert_eq!(second.alloc(DEVICE, GROUP, class, &mut params), OK);
+    slice(&mut second, 5000);
+    let gpfifo = rm::class::HOPPER_CHANNEL_GPFIFO_A;
+    let mut params = second.of_class(gpfifo);
+    put32(&mut params, layout::channel_alloc::H_VA_SPACE, VASPACE);
+    assert_eq!(second.alloc(GROUP, GROUP + 1, gpfifo, &mut params), OK);
+    let schedule = ctrl::NVA06C_GPFIFO_SCHEDULE;
+    assert_eq!(second.control(GROUP, schedule, &mut [1, 0, 0]), OK);
+    second.preemption(GROUP + 1, 2);
+    let mut reader = Reader::open(&node, 64, timeline::KEEP_NEWEST, true);
+    spin(&mut first, first_channel, 8000);
+    spin(&mut second, GROUP + 1, 100);
+    std::thread::sleep(Duration::from_millis(20));
+    // Ten seconds of slice are running; three milliseconds of it are past.
+    slice(&mut first, 3000);
+    let records = read_until(&mut reader, 6);
+    assert!(records[1].ns - records[0].ns < 2_000_000_000, "{records:?}");
+    let ran = |at: usize| records[at + 1].ns - records[at].ns - 188_000;
+    assert!(ran(2).abs_diff(5_000_000) <= 64, "{records:?}");
+    assert!(ran(4).abs_diff(3_000_000) <= 64, "{records:?}");
+}
+
+#[test]
+fn a_channel_made_on_a_device_has_a_hidden_group_with_the_usual_slice() {
+    let node = node("1xH200");
+    let (mut first, first_channel) = context(&node, 4000);
+    let mut second = Tenant::new(&node);
+    second.uvm_space();
+    let gpfifo = class::HOPPER_CHANNEL_GPFIFO_A;
+    let mut params = second.of_class(gpfifo);
+    put32(&mut params, layout::channel_alloc::H_VA_SPACE, VASPACE);
+    put32(&mut params, layout::channel_alloc::ENGINE_TYPE, 1);
+    assert_eq!(second.alloc(DEVICE, GROUP + 1, gpfifo, &mut params), OK);
+    let schedule = ctrl::NVA06F_GPFIFO_SCHEDULE;
+    assert_eq!(second.control(GROUP + 1, schedule, &mut [1, 0, 0]), OK);
+    second.preemption(GROUP + 1, 2);
+    let mut reader = Reader::open(&node, 64, timeline::KEEP_NEWEST, true);
+    spin(&mut first, first_channel, 100);
+    spin(&mut second, GROUP + 1, 100);
+    let hidden = number_of(&mut second, GROUP + 1);
+    let records = read_until(&mut reader, 8);
+    let start = records
+        .iter()
+        .position(|r| r.tag == timeline::START && r.context == hidden);
+    let start = start.unwrap();
+    let ran = records[start + 1].ns - records[start].ns - 188_000;
+    assert!(ran.abs_diff(2_048_000) <= 64, "{records:?}");
+}
+
+#[test]
+fn who_was_freed_before_the_log_was_copied_is_nobody() {
+    let node = node("1xH200");
+    let (mut first, first_channel) = context(&node, 50_000);
+    let (mut second, second_channel) = context(&node, 50_000);
+    let mut reader = Reader::open(&node, 64, timeline::KEEP_NEWEST, true);
+    spin(&mut first, first_channel, 100);
+    std::thread::sleep(Duration::from_millis(2));
+    spin(&mut second, second_channel, 100);
+    assert_eq!(reader.flushed().len(), 1);
+    assert_eq!(first.free(GROUP), OK);
+    let records = read_until(&mut reader, 2);
+    let number = number_of(&mut second, second_channel);
+    let of = |record: Record| (record.tag, record.pid, record.context, record.ns > 0);
+    assert_eq!(
+        of(records[0]),
+        (timeline::END, timeline::UNKNOWN, timeline::UNKNOWN, false)
+    );
+    assert_eq!(
+        of(records[1]),
+        (timeline::START, std::process::id(), number, true)
+    );
+}
+
+#[test]
+fn an_ordinary_user_is_shown_his_own_and_of_others_only_that_they_are() {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    let node = node("1xH200");
+    let (mut others, channel) = context(&node, 2000);
+    spin(&mut others, channel, 20_000);
+    let child = in_child(|| {
+        // SAFETY: setuid takes a number and touches no memory.
+        assert!(!root || unsafe { libc::setuid(65_534) } == 0);
+        let (mut tenant, own_channel) = context(&node, 2000);
+        let number = number_of(&mut tenant, own_channel);
+        let mut all = Reader::open(&node, 256, timeline::KEEP_NEWEST, true);
+        let mut mine = Reader::open(&node, 256, timeline::KEEP_NEWEST, false);
+        spin(&mut tenant, own_channel, 40);
+        tenant.submit(own_channel, Op::Wait);
+        let (all, mine) = (all.flushed(), mine.flushed());
+        let me = std::process::id();
+        let own = |record: &&Record| record.pid == me && record.context == number;
+        assert!(all.iter().filter(own).count() > 10, "{all:?}");
+        if root {
+            let hidden = |record: &&Record| record.pid == timeline::HIDDEN && record.context == 0;
+            assert!(all.iter().filter(hidden).count() > 10, "{all:?}");
+            assert!(
+                all.iter().all(|record| own(&record) || hidden(&record)),
+                "{all:?}"
+            );
+            assert!(mine.iter().all(|record| own(&record)), "{mine:?}");
+            // The time of another's end is somewhere in its saving: not the same part of it each time.
+            let ends = all
+                .windows(2)
+                .filter(|pair| pair[0].tag == timeline::END && hidden(&&pair[0]));
+            let mut gaps: Vec<u64> = ends.map(|pair| pair[1].ns - pair[0].ns).collect();
+            assert!(
+                gaps.iter()
+                    .all(|gap| (RESTORE_NS - 64..RESTORE_NS + 188_064).contains(gap))
+            );
+            gaps.sort_unstable();
+            gaps.dedup();
+            assert!(gaps.len() > 3, "{gaps:?}");
+        } else {
+            assert_eq!(all.len(), mine.len());
+        }
+        0
+    });
+    assert_eq!(child.wait(), 0);
+}
+
+#[test]
+fn what_a_buffer_is_made_of_is_checked() {
+    const INVALID_ARGUMENT: u32 = 0x1f;
+    let node = node("1xH200");
+    let mut tenant = Tenant::new(&node);
+    assert_eq!(
+        memory_of_no_device(&mut tenant, HEADER, 4096, READ_ONLY),
+        OK
+    );
+    assert_eq!(
+        memory_of_no_device(&mut tenant, RECORDS, 64 * 32, READ_ONLY),
+        OK
+    );
+    assert_eq!(
+        memory_of_no_device(&mut tenant, 0x5c00_0111, 0, READ_ONLY),
+        INVALID_ARGUMENT
+    );
+    // Too small, or for its user to write.
+    assert_eq!(event_buffer(&mut tenant, 65, 0), INVALID_ARGUMENT);
+    assert_eq!(event_buffer(&mut tenant, 0, 0), INVALID_ARGUMENT);
+    assert_eq!(tenant.free(HEADER), OK);
+    assert_eq!(memory_of_no_device(&mut tenant, HEADER, 4096, 0), OK);
+    assert_eq!(event_buffer(&mut tenant, 64, 0), INVALID_ARGUMENT);
+    assert_eq!(tenant.free(HEADER), OK);
+    assert_eq!(
+        memory_of_no_device(&mut tenant, HEADER, 4096, READ_ONLY),
+        OK
+    );
+    // A notification goes to an event that the client has registered, and to nothing else.
+    let event = tenant.client.open(Node::Control).unwrap();
+    let number = event.as_raw_fd() as u64;
+    assert_eq!(event_buffer(&mut tenant, 64, number), INVALID_ARGUMENT);
+    use layout::alloc_os_event as at;
+    let mut block = [0; at::SIZE];
+    put32(&mut block, at::H_CLIENT, tenant.root);
+    put32(&mut block, at::FD, number as u32);
+    tenant.escape(nr::ALLOC_OS_EVENT, &mut block).unwrap();
+    assert_eq!(get32(&block, at::STATUS), OK);
+    assert_eq!(event_buffer(&mut tenant, 64, number), OK);
+    // A file shows one memory, from its start, and is a control file.
+    let file = tenant.client.open(Node::Control).unwrap();
+    assert_eq!(map_on(&mut tenant, RECORDS, 8192, &file), 0x37);
+    assert_eq!(map_on(&mut tenant, RECORDS, 2048, &file), OK);
+    assert_eq!(map_on(&mut tenant, HEADER, 4096, &file), 0x63);
+    let device = tenant.device_file.try_clone().unwrap();
+    assert_eq!(map_on(&mut tenant, HEADER, 4096, &device), INVALID_ARGUMENT);
+}
+
+#[test]
+fn time_on_the_engine_adds_up_to_the_work_done() {
+    let node = node("1xH200");
+    let (mut first, first_channel) = context(&node, 3000);
+    let (mut second, second_channel) = context(&node, 1000);
+    let number = number_of(&mut first, first_channel);
+    let before = first.client.usage(0).unwrap();
+    spin(&mut first, first_channel, 2000);
+    spin(&mut second, second_channel, 2000);
+    std::thread::sleep(Duration::from_millis(400));
+    let usage = first.client.usage(0).unwrap();
+    let of = |root: u32| {
+        let group = usage
+            .groups
+            .iter()
+            .find(|group| group.client == root)
+            .unwrap();
+        assert_eq!(group.pid, std::process::id());
+        group.ran_ns
+    };
+    let (a, b) = (of(first.root), of(second.root));
+    let share = a as f64 / (a + b) as f64;
+    assert!((0.735..0.765).contains(&share), "{share}");
+    let passed = usage.clock_ns[0] - before.clock_ns[0];
+    assert!(a + b < passed && passed <= 450_000_000, "{a} {b} {passed}");
+    let context = usage.groups.iter().find(|group| group.client == first.root);
+    assert_eq!(context.unwrap().context, number);
+    // What is gone is still counted.
+    assert_eq!(first.free(GROUP), OK);
+    assert!(
+        second
+            .client
+            .usage(0)
+            .unwrap()
+            .computed_ns(std::process::id())
+            >= a + b
+    );
+    assert!(second.client.usage(1).is_err());
+}

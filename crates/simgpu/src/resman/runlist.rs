@@ -16,6 +16,7 @@ use super::channels::Preemption;
 use super::exec::{Plan, Touch};
 use super::timeline::Switch;
 use super::{Rm, Shared, exec};
+use crate::usage::{GroupTime, Usage};
 use crate::work::{CHUNK, Kernel, Op, Work, WorkResult, WorkStatus};
 
 /// Taking another group costs 0.27 ms, 0.08 of them between the end of the one and the start of the other in the
@@ -299,6 +300,44 @@ impl Rm {
         let slice_end = self.devices[gpu].engines[engine].slice_end_ns;
         let runs = channel.attached() || channel.lingers;
         runs.then_some(whole.min(slice_end).max(start))
+    }
+}
+
+impl Rm {
+    /// Who has had the engines of a device; `None`: there is no such device.
+    pub fn usage(&self, gpu: usize) -> Option<Usage> {
+        let device = self.devices.get(gpu)?;
+        let now = Instant::now();
+        let mut groups: Vec<GroupTime> = (self.groups.iter())
+            .filter(|(_, group)| group.gpu == gpu)
+            .map(|(&id, group)| {
+                let mine = self.channels.values().filter(|channel| channel.group == id);
+                let running = device.engines[usize::from(group.is_copy())].running(now);
+                let running = running.filter(|&(of, _)| of == id).map_or(0, |(_, ns)| ns);
+                GroupTime {
+                    pid: group.pid,
+                    client: group.client,
+                    context: mine.map(|channel| channel.number).min().unwrap_or(u32::MAX),
+                    copies: group.is_copy(),
+                    ran_ns: group.ran_ns + running,
+                }
+            })
+            .collect();
+        for (&pid, past) in &device.past {
+            groups.extend([false, true].map(|copies| GroupTime {
+                pid,
+                client: 0,
+                context: u32::MAX,
+                copies,
+                ran_ns: past[usize::from(copies)],
+            }));
+        }
+        groups.sort_unstable_by_key(|group| (group.pid, group.client, group.context));
+        Some(Usage {
+            clock_ns: device.engines.each_ref().map(|engine| engine.now(now)),
+            epoch_ns: self.gpu_time(0),
+            groups,
+        })
     }
 }
 

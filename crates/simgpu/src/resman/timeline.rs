@@ -155,7 +155,7 @@ impl View {
 
     /// Stores a word whole, after all that was written before.
     fn store(&self, at: usize, value: u32) {
-        if at % 4 == 0 && at + 4 <= self.length {
+        if at.is_multiple_of(4) && at + 4 <= self.length {
             fence(Ordering::Release);
             // SAFETY: inside the mapping and aligned, as just checked, and alive as long as `self`.
             let word = unsafe { AtomicU32::from_ptr(self.start.add(at).cast()) };
