@@ -420,7 +420,7 @@ fn a_full_buffer_drops_what_is_new_or_what_is_old_as_it_was_told() {
     let node = node("1xH200");
     let mut tenants = [1000, 1000].map(|us| context(&node, us));
     let mut oldest = Reader::open(&node, 8, timeline::KEEP_OLDEST, true);
-    let mut newest = Reader::open(&node, 8, timeline::KEEP_NEWEST, true);
+    let newest = Reader::open(&node, 8, timeline::KEEP_NEWEST, true);
     for (tenant, channel) in &mut tenants {
         spin(tenant, *channel, 20);
     }
@@ -436,10 +436,9 @@ fn a_full_buffer_drops_what_is_new_or_what_is_old_as_it_was_told() {
     assert!(dropped > 20, "{dropped}");
     // The ring was gone round several times: what it holds is the end of the story.
     assert_eq!(newest.dropped(), 0);
-    let last = newest
-        .records
-        .word(((newest.header.word(4) + 7) % 8) as usize * 32 + 8)
-        >> 16;
+    let last = newest.records.word(
+        ((newest.header.word(layout::event_buffer_header::RECORD_PUT) + 7) % 8) as usize * 32 + 8,
+    ) >> 16;
     assert_eq!(u64::from(last), 7 + dropped - 1);
     // Told how far it was read, the buffer goes on; the count starts anew.
     oldest.update_get();

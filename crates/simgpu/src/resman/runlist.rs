@@ -32,6 +32,8 @@ const MEMORY_BYTES_PER_NS: u64 = 4_000;
 const LINK_BYTES_PER_NS: u64 = 50;
 /// Pieces of time shorter than this are not slept: they are waited for together.
 const SLEEP_FLOOR: Duration = Duration::from_micros(200);
+/// So far behind the wall's a clock may be and still catch up.
+const LAG: Duration = Duration::from_millis(5);
 /// Most work that one channel holds; beyond it submitters wait.
 const QUEUE_LIMIT: usize = 1024;
 /// How often a submitter that waits looks whether its caller is still there.
@@ -72,11 +74,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// How far the clock is ahead of the wall. A clock that is behind is set to go on from now.
+    /// How far the clock is ahead of the wall. A clock that is behind makes up for it, as threads wake up late; one that
+    /// is far behind is set to go on from now.
     fn ahead(&mut self, now: Instant) -> Duration {
         let (then, at) = *self.anchor.get_or_insert((now, self.clock_ns));
         let due = then + Duration::from_nanos(self.clock_ns.saturating_sub(at));
-        if due < now {
+        if due + LAG < now {
             self.anchor = Some((now, self.clock_ns));
         }
         due.saturating_duration_since(now)
