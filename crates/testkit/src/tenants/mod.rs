@@ -15,6 +15,7 @@ mod memory;
 mod neighbour;
 mod outsiders;
 mod race;
+mod replay;
 mod shapes;
 mod signals;
 mod spaces;
@@ -190,6 +191,7 @@ const PROGRAMS: &[Entry] = &[
     ("hold", shapes::hold),
     ("sentinel", neighbour::sentinel),
     ("fuzz", fuzz::fuzz),
+    ("replay", replay::replay),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
