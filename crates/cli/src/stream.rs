@@ -152,6 +152,7 @@ impl Recorder {
                     what: What::Map,
                     block: vec![address, length],
                     params: None,
+                    behind: Vec::new(),
                     answer: answer(traced.answer, None),
                 })
             }
@@ -163,11 +164,20 @@ impl Recorder {
                 block,
                 params_before,
                 params,
+                behind,
             } => {
-                let (what, known, status) = match node {
-                    Node::Uvm => self.uvm(request, before),
-                    Node::Control | Node::Gpu(_) => self.escape(request, before),
+                let (what, known) = match node {
+                    Node::Uvm => {
+                        let known = fields::of_uvm(self.abi, request, before);
+                        (What::Uvm(request), known)
+                    }
+                    Node::Control | Node::Gpu(_) => {
+                        let (number, size) = (request as u8, request >> 16 & 0x3fff);
+                        let known = fields::of_escape(self.abi, number, before);
+                        (What::Escape(number, size), known)
+                    }
                 };
+                let status = fields::status_at(self.abi, what);
                 let answer = answer(traced.answer, status.map(|at| word(block, at)));
                 let mut look = Look {
                     abi: self.abi,
@@ -184,6 +194,7 @@ impl Recorder {
                     let items = look.items(state, &known, params_before, params);
                     (params_before.len() as u32, items)
                 });
+                let behind = look.behind(state, behind);
                 if answer == Answer::Status(0) {
                     state.forget_freed(what, before);
                 }
@@ -194,26 +205,11 @@ impl Recorder {
                     what,
                     block: items,
                     params,
+                    behind,
                     answer,
                 })
             }
         }
-    }
-
-    fn uvm(&self, request: u32, block: &[u8]) -> (What, Vec<Field>, Option<usize>) {
-        let status = self.abi.uvm(request).and_then(|e| e.status);
-        let known = fields::of_uvm(self.abi, request, block);
-        (What::Uvm(request), known, status.map(usize::from))
-    }
-
-    fn escape(&self, request: u32, block: &[u8]) -> (What, Vec<Field>, Option<usize>) {
-        let (number, size) = (request as u8, request >> 16 & 0x3fff);
-        let status = self.abi.escape(number).and_then(|e| {
-            let i = e.sizes.iter().position(|&s| u32::from(s) == size)?;
-            e.status.get(i).copied().flatten()
-        });
-        let known = fields::of_escape(self.abi, number, block);
-        (What::Escape(number, size), known, status.map(usize::from))
     }
 }
 
@@ -388,6 +384,37 @@ impl Look<'_> {
         }
         let name = state.add_object(self.client, parent, handle);
         Some(Value::NewObject(name, chosen))
+    }
+
+    /// What the pointers of a control lead to: of that, which may be data, only the names are told.
+    fn behind(&self, state: &State, blocks: &[&[u8]]) -> Vec<(u16, Vec<Item>)> {
+        let TracedCall::Ioctl { before, .. } = self.traced.call else {
+            return Vec::new();
+        };
+        let control = match self.what {
+            What::Escape(nr::RM_CONTROL, _) => self.abi.control(word(before, layout::nvos54::CMD)),
+            _ => None,
+        };
+        let pointers = control.map_or(&[][..], |c| c.pointers);
+        // Those that the driver is not shown are not read.
+        let read = pointers.iter().filter(|pointer| pointer.max > 0);
+        let mut behind = Vec::new();
+        for (pointer, block) in read.zip(blocks) {
+            let words = (0..block.len().min(LOOKED_AT) / 4).map(|i| 4 * i);
+            let named = words.filter_map(|at| match self.anything(state, word(block, at))? {
+                Value::Number(_) => None,
+                value => Some(Item {
+                    at: at as u16,
+                    wide: false,
+                    value,
+                }),
+            });
+            let items: Vec<Item> = named.collect();
+            if !items.is_empty() {
+                behind.push((pointer.offset, items));
+            }
+        }
+        behind
     }
 
     fn descriptor(&self, state: &mut State, number: i32) -> Value {
@@ -607,6 +634,14 @@ impl Trace for Recorder {
         let mut state = self.state();
         if let Some(call) = self.call(&mut state, traced) {
             state.push(call);
+        }
+    }
+
+    fn unmapped(&self, process: Tid, address: u64, length: u64) {
+        let mut state = self.state();
+        if let Some(process) = state.processes.get(&process) {
+            let at = state.address(process, address);
+            state.put(&Event::Unmapped(process, at, length));
         }
     }
 

@@ -96,6 +96,10 @@ impl Trace for Both {
         self.1.note(call);
     }
 
+    fn unmapped(&self, process: Tid, address: u64, length: u64) {
+        self.1.unmapped(process, address, length);
+    }
+
     fn closed(&self, file: u64) {
         self.1.closed(file);
     }
@@ -383,6 +387,7 @@ mod tests {
             block,
             params_before: &[0; 1028],
             params: &[0; 1028],
+            behind: &[],
         };
         log.note(&Traced {
             thread: 1,

@@ -56,6 +56,9 @@ pub enum TracedCall<'a> {
         params_before: &'a [u8],
         /// The same after the call.
         params: &'a [u8],
+        /// What the pointers in the parameters of a control led to before the call, in the order of the table; empty
+        /// where a pointer was null.
+        behind: &'a [&'a [u8]],
     },
     /// A mapping of the UVM file.
     Map {
@@ -77,6 +80,9 @@ pub trait Trace: Send + Sync {
 
     /// A call was answered.
     fn note(&self, call: &Traced<'_>);
+
+    /// Managed memory of a process is mapped no more. Noticed some time after it is so.
+    fn unmapped(&self, _process: Tid, _address: u64, _length: u64) {}
 
     /// No process has this file any more. Noticed some time after it is so.
     fn closed(&self, _file: u64) {}

@@ -106,6 +106,7 @@ impl<'t> Worker<'t> {
 
     fn show(&self, trace: &dyn Trace, n: &Notification, answer: Option<Reply>) {
         let mapping = i64::from(n.syscall) == libc::SYS_mmap;
+        let behind: Vec<&[u8]> = self.extra.iter().map(Block::before).collect();
         let call = match self.node {
             Some(_) if mapping => TracedCall::Map {
                 file: self.file,
@@ -120,6 +121,7 @@ impl<'t> Worker<'t> {
                 block: &self.arg.bytes[..self.arg.len()],
                 params_before: self.params.before(),
                 params: &self.params.bytes[..self.params.len()],
+                behind: &behind,
             },
             None => TracedCall::Other,
         };
@@ -159,6 +161,7 @@ impl<'t> Worker<'t> {
         self.node = None;
         self.arg.clear();
         self.params.clear();
+        self.extra.clear();
         if self.tenant.is_condemned() {
             return Err(Stop::Errno(libc::EPERM));
         }

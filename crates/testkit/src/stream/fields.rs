@@ -2,6 +2,8 @@
 
 use rm::{Abi, Names, class, ctrl, layout, nr, uvm};
 
+use super::What;
+
 /// What a field holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -70,6 +72,20 @@ use Kind::*;
 fn word(block: &[u8], at: usize) -> u32 {
     let bytes = block.get(at..at + 4).and_then(|b| b.try_into().ok());
     bytes.map_or(0, u32::from_le_bytes)
+}
+
+/// Where the status of a call stands in its block, in bytes.
+pub fn status_at(abi: &Abi, what: What) -> Option<usize> {
+    let at = match what {
+        What::Escape(number, size) => {
+            let entry = abi.escape(number)?;
+            let i = entry.sizes.iter().position(|&s| u32::from(s) == size)?;
+            entry.status.get(i).copied().flatten()
+        }
+        What::Uvm(request) => abi.uvm(request)?.status,
+        What::Map => None,
+    };
+    at.map(usize::from)
 }
 
 /// Whether an allocation makes a client.
@@ -242,12 +258,8 @@ pub fn of_escape(abi: &Abi, number: u8, block: &[u8]) -> Vec<Field> {
         nr::CARD_INFO | nr::NUMA_INFO | nr::SYS_PARAMS => vec![(0, Untold(size))],
         _ => Vec::new(),
     };
-    let entry = abi.escape(number);
-    let status = entry.and_then(|e| {
-        let i = e.sizes.iter().position(|&s| usize::from(s) == size)?;
-        e.status.get(i).copied().flatten()
-    });
-    fields.extend(status.map(|at| (usize::from(at), Untold(4))));
+    let status = status_at(abi, What::Escape(number, size as u32));
+    fields.extend(status.map(|at| (at, Untold(4))));
     fields
 }
 
@@ -380,8 +392,8 @@ pub fn of_uvm(abi: &Abi, request: u32, block: &[u8]) -> Vec<Field> {
         uvm::PAGEABLE_MEM_ACCESS => vec![(0, Untold(8))],
         _ => Vec::new(),
     };
-    let status = abi.uvm(request).and_then(|entry| entry.status);
-    fields.extend(status.map(|at| (usize::from(at), Untold(4))));
+    let status = status_at(abi, What::Uvm(request));
+    fields.extend(status.map(|at| (at, Untold(4))));
     fields
 }
 

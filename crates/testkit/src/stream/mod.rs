@@ -6,12 +6,14 @@
 //! p1 f1:ctl 0x2b/48 0=c1 4=o2 8=+o3 12=0x40 32=0x80 +128 24=0x18000000 64q=0x200000 -> 0
 //! p1 f4:uvm 33 0q=a1+0x200000 8q=0x200000 24=uuid1 9244=f1 9252=c1 9256=o3 -> 0
 //! p1 f4:uvm map 0q=a2+0 8q=0x400000 -> native
+//! unmapped p1 a2+0 0x400000
 //! closed f1
 //! ended p1
 //! ```
 //!
 //! Process and file; which ioctl, and the size of its block; the fields of the block by their offset in bytes (`q`: eight
-//! bytes wide, else four), those of its parameters behind `+SIZE`; the answer; `xN` where N such calls came in a row. A
+//! bytes wide, else four), those of its parameters behind `+SIZE`, and those of what the pointer at an offset of the
+//! parameters leads to behind `@OFFSET`; the answer; `xN` where N such calls came in a row. A
 //! field that is not named held nothing, or something that is not told: a stream holds no handle, no address, no
 //! descriptor's or process's number and no data of the program, but names for them ([`Value`]) and small numbers.
 
@@ -41,6 +43,8 @@ pub struct Head {
 pub enum Event {
     /// A call, so many times in a row.
     Call(Call, u32),
+    /// A process has unmapped so many bytes of managed memory at an address.
+    Unmapped(u32, Value, u64),
     /// No process has this file any more.
     Closed(u32),
     /// A process has ended.
@@ -62,6 +66,8 @@ pub struct Call {
     pub block: Vec<Item>,
     /// Its parameters: their size in bytes and what they hold.
     pub params: Option<(u32, Vec<Item>)>,
+    /// What pointers in the parameters lead to, by the offset of the pointer.
+    pub behind: Vec<(u16, Vec<Item>)>,
     /// How it was answered.
     pub answer: Answer,
 }
@@ -114,6 +120,9 @@ impl fmt::Display for Event {
         match self {
             Event::Call(call, 1) => call.fmt(f),
             Event::Call(call, times) => write!(f, "{call} x{times}"),
+            Event::Unmapped(process, at, length) => {
+                write!(f, "unmapped p{process} {at} {}", Short(*length))
+            }
             Event::Closed(file) => write!(f, "closed f{file}"),
             Event::Ended(process) => write!(f, "ended p{process}"),
         }
@@ -135,6 +144,12 @@ impl fmt::Display for Call {
         }
         if let Some((size, items)) = &self.params {
             write!(f, " +{size}")?;
+            for item in items {
+                write!(f, " {item}")?;
+            }
+        }
+        for (at, items) in &self.behind {
+            write!(f, " @{at}")?;
             for item in items {
                 write!(f, " {item}")?;
             }
@@ -240,6 +255,12 @@ fn event(line: &str) -> Option<Event> {
     if let Some(process) = line.strip_prefix("ended p") {
         return Some(Event::Ended(process.parse().ok()?));
     }
+    if let Some(rest) = line.strip_prefix("unmapped p") {
+        let mut words = rest.split(' ');
+        let process = words.next()?.parse().ok()?;
+        let at = words.next()?.parse().ok()?;
+        return Some(Event::Unmapped(process, at, number(words.next()?)?));
+    }
     let (call, answer) = line.split_once(" -> ")?;
     let (answer, times) = match answer.split_once(" x") {
         Some((answer, times)) => (answer, times.parse().ok()?),
@@ -256,15 +277,20 @@ fn event(line: &str) -> Option<Event> {
         (None, _) => What::Uvm(number(what)?.try_into().ok()?),
     };
     let (mut block, mut params) = (Vec::new(), None);
+    let mut behind: Vec<(u16, Vec<Item>)> = Vec::new();
     for word in words {
+        if let Some(at) = word.strip_prefix('@') {
+            behind.push((at.parse().ok()?, Vec::new()));
+            continue;
+        }
         if let Some(size) = word.strip_prefix('+') {
             params = Some((size.parse().ok()?, Vec::new()));
             continue;
         }
         let item = item(word)?;
-        match &mut params {
-            Some((_, items)) => items.push(item),
-            None => block.push(item),
+        match (behind.last_mut(), &mut params) {
+            (Some((_, items)), _) | (None, Some((_, items))) => items.push(item),
+            (None, None) => block.push(item),
         }
     }
     let call = Call {
@@ -274,6 +300,7 @@ fn event(line: &str) -> Option<Event> {
         what,
         block,
         params,
+        behind,
         answer: parse_answer(answer)?,
     };
     Some(Event::Call(call, times))
@@ -318,12 +345,13 @@ gpuslice-stream 1 driver 580.159.04 gpus 2
 
 p1 f1:ctl 0x2b/48 8=*c1 12=0x41 -> 0
 p1 f1:ctl 0x2b/48 0=c1 4=o2 8=+o3 12=0x40 32=0x80 +128 24=0x18000000 64q=0x200000 -> 0x51
-p1 f1:ctl 0x2a/32 0=c1 4=? 8=0x20801303 16q=ptr +1028 0=3 4=g1 -> 0 x7
+p1 f1:ctl 0x2a/32 0=c1 4=? 8=0x20801303 16q=ptr +1028 0=3 4=g1 @8 0=o3 4=o2 @16 0=c1 -> 0 x7
 p2 f4:uvm 33 0q=a1+0x200000 8q=a2-0x10 24=uuid1 9244=f1 9252=c1 9256=o3 -> 0
 p2 f4:uvm map 0q=a2+0 8q=0x400000 -> native
 p2 f5:gpu1 0xc9/4 0=ctl -> =0
 p2 f5:gpu1 0x4e/56 0=inst2 4=none 8=other 12=x1 32q=*m1 40q=+m2 44q=m1 48=gpu0 52=+? 56=p2 60q=host 64=version -> !22
 p2 f5:gpu1 0x4e/56 -> gone
+unmapped p2 a1-0x10 0x400000
 closed f1
 ended p1
 ";

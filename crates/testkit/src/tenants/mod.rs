@@ -16,6 +16,7 @@ mod memory;
 mod neighbour;
 mod outsiders;
 mod race;
+mod replay;
 mod shapes;
 mod signals;
 mod spaces;
@@ -196,6 +197,7 @@ const PROGRAMS: &[Entry] = &[
     ("hold", shapes::hold),
     ("sentinel", neighbour::sentinel),
     ("fuzz", fuzz::fuzz),
+    ("replay", replay::replay),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
