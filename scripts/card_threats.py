@@ -254,6 +254,9 @@ simple("18", "threat_18", "profilers, the context-switch timeline, the fabric's 
 simple("20", "threat_20", "MPS: its class and its calls")
 
 
+simple("26", "stalled", "26 calls whose parameters fault for ever (userfaultfd); a free and 100 allocations meanwhile", 26, 1)
+
+
 @item("19", "import of what another tenant exported (its control file came through a socket)")
 def foreign_import():
     ours, theirs = socket.socketpair()
