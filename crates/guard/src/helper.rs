@@ -257,8 +257,8 @@ impl Helper {
         let mut audit_due: Option<Instant> = None;
         let mut served = 0;
         loop {
-            // An idle tenant costs nothing: no timer runs.
-            let timeout = if audit_due.is_some() {
+            // An idle tenant costs nothing: no timer runs. A call that hangs is not idle: the next may come at any time.
+            let timeout = if audit_due.is_some() || self.pool.is_serving() {
                 WATCH_EVERY_MS
             } else {
                 -1

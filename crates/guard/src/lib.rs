@@ -28,6 +28,7 @@ pub mod registry;
 pub mod rmcall;
 mod sandbox;
 mod spaces;
+mod stay;
 pub mod supervisor;
 pub mod sys;
 pub mod tenant;

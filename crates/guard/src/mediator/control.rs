@@ -391,11 +391,13 @@ impl Worker<'_> {
 mod tests {
     use rm::Decision;
 
+    use crate::workers::{MOST_GIVEN_UP, MOST_THREADS};
+
     /// What a tenant can make its helper hold: the block of a call, its parameters and what those point to, each twice
-    /// (as it was, and as the driver left it), for each of the helper's threads.
+    /// (as it was, and as the driver left it), for each of the helper's threads, those that were given up too.
     #[test]
     fn threat_26_all_copies_of_all_threads_fit_in_16_mib() {
-        const THREADS: usize = 16;
+        const THREADS: usize = MOST_THREADS + MOST_GIVEN_UP;
         const LARGEST_BLOCK: usize = 1 << 14;
         let abi = rm::for_driver("580.159.04").unwrap().abi;
         let reaches = |decision| matches!(decision, Decision::Execute | Decision::Pass);

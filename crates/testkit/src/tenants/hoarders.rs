@@ -11,13 +11,13 @@ use rm::{class, ctrl, layout, nr};
 use super::fill::human;
 use super::shapes::Watch;
 use super::threats::words;
-use super::{Context, Outcome};
+use super::{Context, Outcome, bytes};
 use crate::outside::{Line, ask};
 use crate::raw::{
     Answer, Block, Channel, Client, Device, Fault, File, Pages, checked, params_of, request,
     system_call,
 };
-use crate::{KIB, MIB};
+use crate::{GIB, KIB, MIB};
 
 /// Channels that a hoarder puts into one group: fewer than a group may hold.
 const IN_A_GROUP: u64 = 100;
@@ -294,36 +294,56 @@ pub(super) fn flooder(context: &Context) -> Outcome {
     ))
 }
 
-/// Has threads call with parameters on pages that fault and are never given, and goes on calling meanwhile.
+/// Has threads call with parameters on pages that fault and are never given, and meanwhile frees what it has and goes on
+/// calling; then the pages are given after all, and it calls again. Words: how many threads, and how often all of it.
 pub(super) fn stalled(context: &Context) -> Outcome {
-    /// Fewer than the helper has.
-    const STALLED: usize = 12;
     const CALLS: usize = 100;
+    let (stalled, rounds): (usize, usize) = (context.word(0)?.parse()?, context.word(1)?.parse()?);
     let client = Client::open(&context.node)?;
     let device = client.first_device()?;
-    let faults = NeverGiven::new()?;
-    let pages: Vec<u64> = (0..STALLED)
-        .map(|_| faults.page())
-        .collect::<io::Result<_>>()?;
-    for page in pages {
-        let file = client.file().as_raw_fd();
-        std::thread::spawn(move || {
-            let number = request(nr::RM_CONTROL, layout::nvos54::SIZE);
-            // SAFETY: the kernel checks the address; nobody in this process reads or writes the page.
-            unsafe { libc::ioctl(file, number.into(), page) };
-        });
+    let calls = || -> Answer {
+        for _ in 0..CALLS {
+            let memory = device.alloc(&client, MIB, Pages::Default)?;
+            client.free(memory)?;
+        }
+        Ok(())
+    };
+    let (mut back, mut waited) = (0, Vec::new());
+    for _ in 0..rounds {
+        let held = device.alloc(&client, GIB, Pages::Default)?;
+        let before = device.free_bytes(&client)?;
+        let faults = NeverGiven::new()?;
+        let pages: Vec<u64> = (0..stalled)
+            .map(|_| faults.page())
+            .collect::<io::Result<_>>()?;
+        for &page in &pages {
+            let file = client.file().as_raw_fd();
+            std::thread::spawn(move || {
+                let number = request(nr::RM_CONTROL, layout::nvos54::SIZE);
+                // SAFETY: the kernel checks the address; nobody in this process reads or writes the page.
+                unsafe { libc::ioctl(file, number.into(), page) };
+            });
+        }
+        // Each has called by then, and nothing happens for longer than an audit takes.
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let begun = Instant::now();
+        client.free(held)?;
+        waited.push(begun.elapsed().as_millis());
+        calls()?;
+        for page in pages {
+            faults.give(page)?;
+        }
+        calls()?;
+        back += device.free_bytes(&client)? - before;
     }
-    // Each has called by then, or calls later and is in the way then.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    for _ in 0..CALLS {
-        let memory = device.alloc(&client, MIB, Pages::Default)?;
-        client.free(memory)?;
-    }
-    Ok(words(
+    let all = rounds as u64 * GIB;
+    Ok(bytes(
+        back,
+        all,
         true,
-        format!("{CALLS} allocations and frees"),
-        &format!("{CALLS} allocations and frees"),
-        format!("beside {STALLED} threads whose parameters fault for ever"),
+        format!(
+            "given back beside {stalled} threads whose parameters fault for ever, after {waited:?} ms"
+        ),
     ))
 }
 
