@@ -5,11 +5,13 @@
 mod attacks;
 mod attacks_races;
 mod beyond;
+mod compute;
 mod cuda;
 mod fill;
 mod fuzz;
 mod hoarders;
 mod honest;
+mod kernels;
 mod killer;
 mod memory;
 mod neighbour;
@@ -190,6 +192,12 @@ const PROGRAMS: &[Entry] = &[
     ("hold", shapes::hold),
     ("sentinel", neighbour::sentinel),
     ("fuzz", fuzz::fuzz),
+    ("spin", compute::spin),
+    ("rotate", compute::rotate),
+    ("wfi", compute::wfi),
+    ("restarter", compute::restarter),
+    ("slice_thief", compute::slice_thief),
+    ("device_channel", compute::device_channel),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
