@@ -15,6 +15,8 @@ use crate::raw::{Answer, Block, Channel, Client, Device, Fault, Uvm};
 
 /// How often a program tells how far it is.
 const TELL: Duration = Duration::from_millis(200);
+/// For how long a program that never pauses has work queued, at most.
+const AHEAD: Duration = Duration::from_millis(100);
 /// Length of a kernel where the words say nothing.
 const KERNEL_MS: f64 = 0.37;
 
@@ -120,9 +122,11 @@ fn spin_alone(context: &Context) -> Result<Meter, Box<dyn std::error::Error>> {
         context.milliseconds("off", 0.0)?,
     );
     let kernel_ns = context.kernel_ns()?;
-    let mut spinners = open(contexts, kernel_ns)?;
+    let seconds = context.seconds()?;
+    let ahead = if off.is_zero() { AHEAD } else { on / 2 };
+    let mut spinners = open(contexts, kernel_ns, ahead)?;
     let mut meter = Meter::new(kernel_ns);
-    let until = Instant::now() + context.seconds()?;
+    let until = Instant::now() + seconds;
     while Instant::now() < until {
         let pause = Instant::now() + on;
         while Instant::now() < until && (off.is_zero() || Instant::now() < pause) {
@@ -141,8 +145,10 @@ fn spin_alone(context: &Context) -> Result<Meter, Box<dyn std::error::Error>> {
     Ok(meter)
 }
 
-fn open(contexts: usize, kernel_ns: u64) -> Result<Vec<Spinner>, String> {
-    (0..contexts).map(|_| Spinner::open(kernel_ns)).collect()
+fn open(contexts: usize, kernel_ns: u64, ahead: Duration) -> Result<Vec<Spinner>, String> {
+    (0..contexts)
+        .map(|_| Spinner::open(kernel_ns, ahead))
+        .collect()
 }
 
 /// A process of its own that keeps the engine busy as the words say, and tells how far it is.
@@ -209,9 +215,10 @@ pub(super) fn rotate(context: &Context) -> Outcome {
         context.milliseconds("each", 5.0)?,
     );
     let kernel_ns = context.kernel_ns()?;
-    let mut spinners = open(contexts, kernel_ns)?;
+    let seconds = context.seconds()?;
+    let mut spinners = open(contexts, kernel_ns, each / 2)?;
     let mut meter = Meter::new(kernel_ns);
-    let until = Instant::now() + context.seconds()?;
+    let until = Instant::now() + seconds;
     let mut turns = 0;
     while Instant::now() < until {
         for spinner in &mut spinners {
@@ -282,17 +289,19 @@ impl Raw {
 
 /// Long kernels in a context that never asks to be stopped inside one. Words: `ms`, `seconds`.
 pub(super) fn wfi(context: &Context) -> Outcome {
+    let (kernel, seconds) = (context.milliseconds("ms", 200.0)?, context.seconds()?);
     let raw = Raw::open(context, Channel::open)?;
-    let mut meter = Meter::new(context.milliseconds("ms", 200.0)?.as_nanos() as u64);
-    raw.spin(&mut meter, Instant::now() + context.seconds()?)?;
+    let mut meter = Meter::new(kernel.as_nanos() as u64);
+    raw.spin(&mut meter, Instant::now() + seconds)?;
     meter.end("never asked for instruction-level preemption".into())
 }
 
 /// A channel whose parent is the device: its group has no handle. Words: `ms`, `seconds`.
 pub(super) fn device_channel(context: &Context) -> Outcome {
+    let (kernel_ns, seconds) = (context.kernel_ns()?, context.seconds()?);
     let raw = Raw::open(context, Channel::on_device)?;
-    let mut meter = Meter::new(context.kernel_ns()?);
-    raw.spin(&mut meter, Instant::now() + context.seconds()?)?;
+    let mut meter = Meter::new(kernel_ns);
+    raw.spin(&mut meter, Instant::now() + seconds)?;
     meter.end("in a group that has no handle".into())
 }
 
@@ -317,6 +326,7 @@ pub(super) fn restarter(context: &Context) -> Outcome {
 pub(super) fn slice_thief(context: &Context) -> Outcome {
     const SECOND_US: u64 = 1_000_000;
     const HIGH: u32 = 2;
+    let (kernel_ns, seconds) = (context.kernel_ns()?, context.seconds()?);
     let raw = Raw::open(context, Channel::open)?;
     let Raw {
         client,
@@ -373,8 +383,8 @@ pub(super) fn slice_thief(context: &Context) -> Outcome {
         own.map_or_else(|f| f.to_string(), |()| "taken".into()),
     ));
     let others = detach_others(client, device);
-    let mut meter = Meter::new(context.kernel_ns()?);
-    raw.spin(&mut meter, Instant::now() + context.seconds()?)?;
+    let mut meter = Meter::new(kernel_ns);
+    raw.spin(&mut meter, Instant::now() + seconds)?;
     meter.tell();
     Ok(Finding {
         name: String::new(),

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use super::cuda::{Library, ok};
 use crate::conformance::KERNELS;
 
 /// Streams of a context: while one is waited for, the others have work.
 const STREAMS: usize = 4;
-/// A batch of a stream is at least this long, so that looking after it costs little.
-const BATCH_NS: u64 = 4_000_000;
+/// Most kernels of a batch, of which streams and channels hold some hundred without their submitter waiting.
+const MOST: u64 = 256;
 
 type Handle = *mut c_void;
 
@@ -54,11 +55,12 @@ pub struct Spinner {
 }
 
 impl Spinner {
-    /// A context of its own on the first GPU, for kernels of this length.
+    /// A context of its own on the first GPU, for kernels of this length, and for how long it has work queued: a process
+    /// that is not scheduled for so long leaves the engine to others.
     ///
     /// # Errors
     /// One line: what failed, with CUDA's error number.
-    pub fn open(kernel_ns: u64) -> Result<Spinner, String> {
+    pub fn open(kernel_ns: u64, ahead: Duration) -> Result<Spinner, String> {
         let library = Library::open(c"libcuda.so.1")?;
         let (mut device, mut context) = (0, null_mut());
         let (mut module, mut spin) = (null_mut(), null_mut());
@@ -115,7 +117,7 @@ impl Spinner {
                 busy: VecDeque::new(),
                 idle,
                 kernel_ns,
-                batch: (BATCH_NS / kernel_ns.max(1)).clamp(1, 256),
+                batch: (ahead.as_nanos() as u64 / STREAMS as u64 / kernel_ns.max(1)).clamp(1, MOST),
             })
         }
     }
