@@ -57,6 +57,28 @@ impl Channel {
             .with64(c::USERD_OFFSET, offset)
     }
 
+    /// Makes a channel whose parent is the device, and puts it on the runlist: the driver makes a group for it that has no
+    /// handle. [`Channel::group`] is the channel itself.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn on_device(client: &Client, device: &Device, vaspace: u32) -> Answer<Channel> {
+        use layout::channel_alloc as c;
+        let params = params_of(class::HOPPER_CHANNEL_GPFIFO_A)
+            .with32(c::H_VA_SPACE, vaspace)
+            .with32(c::ENGINE_TYPE, COMPUTE);
+        let channel = client.alloc(device.device, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
+        client.alloc(channel, class::HOPPER_COMPUTE_A, Block::new(16))?;
+        let entry = client.node().abi()?.control(ctrl::NVA06F_GPFIFO_SCHEDULE);
+        let mut schedule = Block::new(entry.map_or(0, |entry| entry.size as usize))
+            .with(layout::gpfifo_schedule::B_ENABLE, &[1]);
+        client.control(channel, ctrl::NVA06F_GPFIFO_SCHEDULE, &mut schedule)?;
+        Ok(Channel {
+            group: channel,
+            channel,
+        })
+    }
+
     /// Makes an empty group of the compute engine; its context buffers take device memory.
     ///
     /// # Errors

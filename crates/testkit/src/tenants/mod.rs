@@ -6,11 +6,13 @@ mod attacks;
 mod attacks_races;
 mod beyond;
 mod card;
+mod compute;
 mod cuda;
 mod fill;
 mod fuzz;
 mod hoarders;
 mod honest;
+mod kernels;
 mod killer;
 mod memory;
 mod neighbour;
@@ -198,6 +200,12 @@ const PROGRAMS: &[Entry] = &[
     ("sentinel", neighbour::sentinel),
     ("fuzz", fuzz::fuzz),
     ("replay", replay::replay),
+    ("spin", compute::spin),
+    ("rotate", compute::rotate),
+    ("wfi", compute::wfi),
+    ("restarter", compute::restarter),
+    ("slice_thief", compute::slice_thief),
+    ("device_channel", compute::device_channel),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
