@@ -113,12 +113,13 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
             }
         }
     }
-    let claimed = if ran_on {
-        charged.min(longest)
-    } else {
-        charged
+    let claimed = Claimed {
+        all_us: charged,
+        most_us: if ran_on { longest } else { charged },
+        begun_us,
+        end_us: run.end_us,
     };
-    divide(tenants, runner, charged, claimed, config);
+    divide(tenants, runner, charged, &claimed, config);
 
     let tenant = &mut tenants[runner];
     tenant.claims.clear();
@@ -165,8 +166,28 @@ fn note_use(tenant: &mut Tenant, charged_us: u64) {
     tenant.meter.used_us += charged_us;
 }
 
+/// How much of a run others may claim.
+struct Claimed {
+    all_us: u64,
+    /// By those that were attached all the time: of one that ran on, only the end.
+    most_us: u64,
+    begun_us: u64,
+    end_us: u64,
+}
+
+impl Claimed {
+    fn by(&self, tenant: &Tenant) -> u64 {
+        if tenant.changed_us > self.begun_us {
+            self.all_us
+                .min(self.end_us.saturating_sub(tenant.changed_us))
+        } else {
+            self.most_us
+        }
+    }
+}
+
 /// The runner's time is divided among those who wait. Those who may have waited note what they would claim of it.
-fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: u64, config: &Config) {
+fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed, config: &Config) {
     let waits: Vec<bool> = tenants
         .iter()
         .enumerate()
@@ -194,8 +215,9 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: u64, con
             tenant.trial.entitled_us += part;
             others += part;
         } else if !tenant.detached && !tenant.contexts.is_empty() {
-            let claim = claimed * weight / (waiting + weight);
-            note_claim(tenant, from, claim, claimed);
+            let taken = claimed.by(tenant);
+            let claim = taken * weight / (waiting + weight);
+            note_claim(tenant, from, claim, taken);
         }
     }
     let own = &mut tenants[runner];

@@ -118,10 +118,10 @@ pub struct Birth {
 pub struct Plan {
     /// Groups to stop.
     pub detach: Vec<GroupId>,
-    /// New slices in microseconds.
-    pub slices: Vec<(GroupId, u64)>,
     /// Groups that may run.
     pub attach: Vec<GroupId>,
+    /// New slices in microseconds, the most urgent first. After the others: they are many and take longer.
+    pub slices: Vec<(GroupId, u64)>,
     /// With this plan and the next few everything is told again (also what should be so already), because
     /// [`Config::reassert_us`] went by or [`Planner::reassert`] asked for it.
     pub reasserted: bool,

@@ -4,9 +4,12 @@ use super::planner::{Planner, YOUNG_CYCLES};
 use super::state::Slices;
 use super::{GroupId, Kind, Plan};
 
-/// So many slices are changed in one plan, which is 8 ms of the lever's time: a tenant with very many groups can't keep
-/// it from what matters. The rest follows in the next plans.
-const SLICES_A_PLAN: usize = 24;
+/// What a change of a slice takes of the lever's time, reckoned at twice the mean: a tenant with very many groups can't
+/// keep the lever from what matters. What does not fit follows in the next plans.
+const SLICE_COST_US: u64 = 600;
+
+/// The most that are changed in one plan.
+const SLICES_A_PLAN: u64 = 24;
 
 /// A slice that should be changed.
 struct Change {
@@ -18,7 +21,7 @@ struct Change {
 
 impl Planner {
     /// What differs from what the lever was told last.
-    pub(super) fn changes(&mut self, now_us: u64, wanting: &[usize]) -> Plan {
+    pub(super) fn changes(&mut self, now_us: u64, elapsed_us: u64, wanting: &[usize]) -> Plan {
         let alone = wanting.len() <= 1
             && wanting
                 .iter()
@@ -41,7 +44,10 @@ impl Planner {
         }
         // What takes time from a tenant that has too much goes first, and of that what is furthest off.
         changes.sort_by_key(|change| change.rank);
-        for change in changes.iter().take(SLICES_A_PLAN) {
+        self.lever_us = (self.lever_us + elapsed_us).min(SLICES_A_PLAN * SLICE_COST_US);
+        let most = (self.lever_us / SLICE_COST_US) as usize;
+        for change in changes.iter().take(most) {
+            self.lever_us -= SLICE_COST_US;
             if let Some(group) = self.groups.get_mut(&change.group) {
                 group.slice_us = change.wanted_us;
                 plan.slices.push((change.group, change.wanted_us));
@@ -108,15 +114,13 @@ impl Planner {
             if off {
                 tenant.claims.clear();
             } else if tenant.waits() {
-                // It is let in again. When the lever is through with that is not known, so it is not taken to wait, but
-                // it counts among those who want to run.
+                // It is let in again: it counts among those who want to run.
                 tenant.last_ran_us = Some(now_us);
-                tenant.has_nothing(now_us);
             }
         }
         let tenant = &self.tenants[place];
         let slice = self.slice(tenant, share, tenant.active);
-        let wants = !off && wanting.contains(&place);
+        let wants = wanting.contains(&place);
         let young_from = now_us.saturating_sub(YOUNG_CYCLES * config.cycle_us);
         let mut nth = 0;
         let mut let_in = false;

@@ -25,6 +25,8 @@ pub struct Planner {
     pub(super) groups: BTreeMap<GroupId, Group>,
     tail: Tail,
     ticked_us: Option<u64>,
+    /// Time of the lever that slices may take now.
+    pub(super) lever_us: u64,
     pub(super) told_us: u64,
     pub(super) tell_all: bool,
 }
@@ -46,6 +48,7 @@ impl Planner {
             groups: BTreeMap::new(),
             tail: Tail::default(),
             ticked_us: None,
+            lever_us: 20_000,
             told_us: 0,
             tell_all: false,
         }
@@ -278,7 +281,7 @@ impl Planner {
         let caps_wake = self.hold_caps(now_us);
         let debts_wake = self.hold_debts(now_us, &wanting);
         self.correct(now_us, &wanting);
-        let mut plan = self.changes(now_us, &wanting);
+        let mut plan = self.changes(now_us, now_us - before_us, &wanting);
         plan.wake_us = [caps_wake, debts_wake].into_iter().flatten().min();
         plan
     }

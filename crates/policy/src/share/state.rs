@@ -243,10 +243,10 @@ impl Tenant {
         swing(self.share_ppm, config)
     }
 
-    /// How far it may overdraw before it is detached: two and a half times what taking turns alone makes of its
+    /// How far it may overdraw before it is detached: twice what taking turns alone makes of its
     /// credit, so that a tenant that gets exactly its share is never near it.
     pub(super) fn dead_band_us(&self, config: &Config) -> i64 {
-        swing(self.share_ppm, config) * 5 / 2 + 2 * config.floor_us as i64
+        swing(self.share_ppm, config) * 2 + 2 * config.floor_us as i64
     }
 
     /// The most that it can be owed. With the dead band that is at most a cycle and four of the least slices: what a

@@ -11,7 +11,7 @@ const CYCLE: u64 = 40_000;
 
 /// What a cheat does with its processes, over and over.
 #[derive(Clone, Debug)]
-enum Cheat {
+pub enum Cheat {
     /// So many processes, all at work.
     Fork { processes: usize },
     /// All at work, then all idle.
@@ -42,7 +42,7 @@ enum Cheat {
     Script(Vec<(usize, u64, u64, u64)>),
 }
 
-fn cheat() -> impl Strategy<Value = Cheat> {
+pub fn cheat() -> impl Strategy<Value = Cheat> {
     let some = 1..=64usize;
     let ms = |from: u64, to: u64| (from * 1_000)..=(to * 1_000);
     prop_oneof![
@@ -79,7 +79,7 @@ fn cheat() -> impl Strategy<Value = Cheat> {
 }
 
 /// Lets the cheat do its thing for a time.
-fn play(world: &mut World, place: usize, cheat: &Cheat, for_us: u64) {
+pub fn play(world: &mut World, place: usize, cheat: &Cheat, for_us: u64) {
     let until = world.now + for_us;
     let fork = |world: &mut World, processes: usize, work: Work| -> Vec<GroupId> {
         (0..processes).map(|_| world.fork(place, work)).collect()

@@ -1,45 +1,58 @@
-use crate::runlist::{ALWAYS, NEVER, World};
-#[test]
-fn debug() {
-    let mut world = World::with(&[25, 6], Default::default(), 10_000);
-    let b = world.fork(1, ALWAYS);
+use crate::cheats::{Cheat, cheat, play};
+use crate::runlist::{ALWAYS, World};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+fn one(cheat: &Cheat, weights: &[u32], contexts: usize, tick: u64, trace: bool) -> i64 {
+    let mut world = World::with(weights, Default::default(), tick);
+    world.trace = trace;
+    for place in 1..weights.len() {
+        (0..contexts).for_each(|_| {
+            world.fork(place, ALWAYS);
+        });
+    }
     world.run(100_000);
     world.measure();
     world.claims_all = Some(0);
-    let groups: Vec<_> = (0..53).map(|_| world.fork(0, NEVER)).collect();
-    let show = |world: &mut World, us: u64| {
-        for _ in 0..us / 5_000 {
-            world.run(5_000);
-            let s = world.planner.standings();
-            let att = groups.iter().filter(|g| world.attached(**g)).count();
-            eprintln!(
-                "{} a {} {:?} cr {} att {} n {} slice {} ahead {} | b {} {:?} {} slice {}",
-                world.now / 1000,
-                world.had[0].charged,
-                s[0].state,
-                s[0].credit_us,
-                att,
-                s[0].contexts,
-                world.slice_of(groups[0]),
-                world.had[0].charged as i64 - world.had[0].entitled as i64,
-                world.had[1].charged,
-                s[1].state,
-                s[1].credit_us,
-                world.slice_of(b)
-            );
-        }
-    };
-    for _ in 0..4 {
-        world.set(groups[0], ALWAYS);
-        show(&mut world, 155_000);
-        for g in &groups {
-            world.set(*g, ALWAYS);
-        }
-        eprintln!("all");
-        show(&mut world, 155_000);
-        for g in &groups {
-            world.set(*g, NEVER);
-        }
-        eprintln!("none");
+    play(&mut world, 0, cheat, 4_000_000);
+    world.had[0].gain - tick as i64
+}
+#[test]
+fn sample() {
+    let mut runner = TestRunner::deterministic();
+    let all = (
+        cheat(),
+        prop::collection::vec(1..=100u32, 2..=4),
+        1..=3usize,
+        prop_oneof![Just(10_000u64), Just(20_000), Just(30_000)],
+    );
+    let mut got = Vec::new();
+    for _ in 0..std::env::var("N")
+        .unwrap_or("500".into())
+        .parse::<u32>()
+        .unwrap()
+    {
+        let (cheat, weights, contexts, tick) = all.new_tree(&mut runner).unwrap().current();
+        let gain = one(&cheat, &weights, contexts, tick, false);
+        got.push((gain, format!("{cheat:?} {weights:?} {contexts} {tick}")));
     }
+    got.sort();
+    for (gain, what) in got.iter().rev().take(25) {
+        eprintln!("# {gain} {}", what.chars().take(200).collect::<String>());
+    }
+}
+#[test]
+fn debug() {
+    one(
+        &Cheat::Swell {
+            processes: 60,
+            alone: 339633,
+            all: 102665,
+        },
+        &[90, 48, 8, 22],
+        2,
+        10_000,
+        true,
+    );
 }

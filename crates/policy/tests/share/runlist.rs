@@ -76,6 +76,7 @@ pub struct World {
     pub had: Vec<Had>,
     /// This tenant is entitled to its part of all time, also of that in which it had no work.
     pub claims_all: Option<usize>,
+    pub trace: bool,
     /// Lever calls so far.
     pub calls: u64,
     /// Plans that told everything.
@@ -130,6 +131,7 @@ impl World {
             weights: weights.iter().map(|weight| u64::from(*weight)).collect(),
             had: vec![Had::default(); weights.len()],
             claims_all: None,
+            trace: false,
             calls: 0,
             reasserted: 0,
             managed: true,
@@ -305,6 +307,55 @@ impl World {
             measured.runs = records;
         }
         let plan = self.planner.tick(self.now, &measured);
+        if self.trace {
+            eprintln!(
+                "@{} runs {:?}",
+                self.now / 1000,
+                measured
+                    .runs
+                    .iter()
+                    .map(|(t, r)| (
+                        t.0,
+                        r.ctx,
+                        r.start_us,
+                        r.end_us - r.start_us,
+                        r.open,
+                        r.continued
+                    ))
+                    .collect::<Vec<_>>()
+            );
+            for (place, st) in self.planner.standings().iter().enumerate() {
+                let slices: Vec<u64> = self
+                    .groups
+                    .iter()
+                    .filter(|g| g.tenant == place)
+                    .map(|g| g.slice)
+                    .collect();
+                eprintln!(
+                    "@   {} {:?} cr {} n {} sh {} slices {}..{} att {} | ch {} en {}",
+                    place,
+                    st.state,
+                    st.credit_us,
+                    st.contexts,
+                    st.share_ppm,
+                    slices.iter().min().unwrap_or(&0),
+                    slices.iter().max().unwrap_or(&0),
+                    self.groups
+                        .iter()
+                        .filter(|g| g.tenant == place && g.attached)
+                        .count(),
+                    self.had[place].charged,
+                    self.had[place].entitled
+                );
+            }
+            eprintln!(
+                "@   det {} sl {} att {} wake {:?}",
+                plan.detach.len(),
+                plan.slices.len(),
+                plan.attach.len(),
+                plan.wake_us
+            );
+        }
         self.apply(&plan);
         let usual = self.now + self.tick;
         let wake = plan.wake_us.unwrap_or(usual);
@@ -320,16 +371,16 @@ impl World {
             let pulls = batch.iter().map(|id| (at, Lever::Detach(*id)));
             self.levers.extend(pulls);
         }
-        for (id, slice) in &plan.slices {
-            at += SLICE;
-            self.calls += 1;
-            self.levers.push((at, Lever::Slice(*id, *slice)));
-        }
         for batch in plan.attach.chunks(64) {
             at += ATTACH;
             self.calls += 1;
             let pulls = batch.iter().map(|id| (at, Lever::Attach(*id)));
             self.levers.extend(pulls);
+        }
+        for (id, slice) in &plan.slices {
+            at += SLICE;
+            self.calls += 1;
+            self.levers.push((at, Lever::Slice(*id, *slice)));
         }
         self.lever_free = at;
     }
