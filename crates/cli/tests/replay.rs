@@ -156,6 +156,54 @@ fn every_recorded_call_is_answered_again_as_it_was() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+#[test]
+fn what_is_recorded_now_is_answered_again() {
+    let file = std::env::temp_dir().join(format!("gpuslice-stream-{}", std::process::id()));
+    let programs: [(&[&str], &str); 3] = [
+        (&["probe", "--json"], "inst1"),
+        (&["__tenant", "shape_fork", "10737418240"], "ended p2"),
+        (&["__tenant", "alias_counted_once", "10737418240"], "x1"),
+    ];
+    for (program, holds) in programs {
+        let status = Command::new(BINARY)
+            .args(["trace", "--sim", "1xH200", "--stream"])
+            .arg(&file)
+            .args(["--", BINARY])
+            .args(program)
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("GPUSLICE_SIM")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.expect("start").success(), "{program:?}");
+        let text = fs::read_to_string(&file).expect("a stream");
+        assert!(text.contains(holds), "{program:?}: {text}");
+        let played = replay(&file);
+        let finding = played.finding();
+        let finding = finding.unwrap_or_else(|why| panic!("{program:?}: {why}\n{text}"));
+        assert!(finding.held, "{program:?}: {finding:?}\n{text}");
+    }
+    fs::remove_file(&file).expect("the stream is removed");
+}
+
+#[test]
+fn a_call_that_is_answered_otherwise_is_told() {
+    let text = "gpuslice-stream 1 driver 580.159.04 gpus 1\n\
+        p1 f1:ctl 0x2b/48 8=*c1 -> 0\n\
+        p1 f1:ctl 0x2a/32 0=c1 4=c1 8=0x2080ffff 16q=ptr 24=8 +8 -> 0 x2\n\
+        p1 f1:ctl 0x2b/48 0=c1 4=c1 8=+? 12=0x50a0 16q=ptr 32=0x80 +128 -> 0x36\n";
+    let file = std::env::temp_dir().join(format!("gpuslice-differs-{}", std::process::id()));
+    fs::write(&file, text).expect("a stream");
+    let played = replay(&file);
+    fs::remove_file(&file).expect("the stream is removed");
+    let finding = played.finding().expect("a finding");
+    assert!(!finding.held, "{finding:?}");
+    let told = "differs 3 control 0x2080ffff: 0 here 0x56";
+    let differences = played.other.iter().filter(|line| *line == told).count();
+    assert_eq!(differences, 2, "{:?}", played.other);
+    assert!(finding.note.contains("2080ffff"), "{finding:?}");
+}
+
 fn number_at(call: &Call, at: usize) -> u32 {
     let item = call.block.iter().find(|item| usize::from(item.at) == at);
     match item.map(|item| item.value) {
