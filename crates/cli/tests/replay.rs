@@ -16,6 +16,8 @@ use testkit::stream::{self, Answer, Call, Event, Value, What};
 const BINARY: &str = env!("CARGO_BIN_EXE_gpuslice");
 /// A replay that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(180);
+/// So many nodes are there at once: most of a replay waits for audits.
+const AT_ONCE: usize = 4;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/streams")
@@ -96,6 +98,19 @@ fn replay(path: &Path) -> Played {
     program.play(LIMIT, answer).expect("played")
 }
 
+/// Replays some streams at once, each on a node of its own.
+fn replay_all(streams: &[(String, PathBuf)]) -> Vec<(String, Played)> {
+    std::thread::scope(|scope| {
+        let start = |(name, path): &(String, PathBuf)| {
+            let (name, path) = (name.clone(), path.clone());
+            scope.spawn(move || (name, replay(&path)))
+        };
+        let started: Vec<_> = streams.iter().map(start).collect();
+        let ended = started.into_iter().map(|s| s.join().expect("a replay"));
+        ended.collect()
+    })
+}
+
 /// The lines of `differs.txt`, each `STREAM CALL: THERE here HERE`, without what is said about it.
 fn listed() -> BTreeSet<String> {
     let text = fs::read_to_string(folder().join("differs.txt")).expect("differs.txt");
@@ -110,8 +125,7 @@ fn listed() -> BTreeSet<String> {
 #[test]
 fn every_recorded_call_is_answered_again_as_it_was() {
     let (mut faults, mut differ) = (Vec::new(), BTreeSet::new());
-    for (name, path) in streams() {
-        let played = replay(&path);
+    for (name, played) in streams().chunks(AT_ONCE).flat_map(replay_all) {
         let finding = match played.finding() {
             Ok(finding) => finding.clone(),
             Err(why) => {
