@@ -25,6 +25,8 @@ use crate::say;
 /// Numbers in fields that nobody has described are told below this: no address, no handle that a driver gives, at most
 /// one letter of a text.
 const SMALL: u32 = 0x1000;
+/// Words of ones are told too: they end lists, or mean all of something.
+const ALL: [u32; 2] = [u32::MAX, 0xffff];
 /// So far into a block fields that nobody has described are looked at, in bytes.
 const LOOKED_AT: usize = 64;
 /// Numbers of processes that are smaller are not told from flags.
@@ -436,6 +438,9 @@ impl Look<'_> {
         }
         if let Some(name) = state.card(|card| card.id == word) {
             return Some(Value::GpuId(name));
+        }
+        if ALL.contains(&word) {
+            return Some(Value::Number(word.into()));
         }
         if word < SMALL {
             let process = state.processes.get(&(word as Tid)).is_some();

@@ -16,6 +16,8 @@ use testkit::stream::{self, Answer, Call, Event, Value, What};
 const BINARY: &str = env!("CARGO_BIN_EXE_gpuslice");
 /// A replay that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(180);
+/// So many nodes are there at once: most of a replay waits for audits.
+const AT_ONCE: usize = 4;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/streams")
@@ -96,6 +98,19 @@ fn replay(path: &Path) -> Played {
     program.play(LIMIT, answer).expect("played")
 }
 
+/// Replays some streams at once, each on a node of its own.
+fn replay_all(streams: &[(String, PathBuf)]) -> Vec<(String, Played)> {
+    std::thread::scope(|scope| {
+        let start = |(name, path): &(String, PathBuf)| {
+            let (name, path) = (name.clone(), path.clone());
+            scope.spawn(move || (name, replay(&path)))
+        };
+        let started: Vec<_> = streams.iter().map(start).collect();
+        let ended = started.into_iter().map(|s| s.join().expect("a replay"));
+        ended.collect()
+    })
+}
+
 /// The lines of `differs.txt`, each `STREAM CALL: THERE here HERE`, without what is said about it.
 fn listed() -> BTreeSet<String> {
     let text = fs::read_to_string(folder().join("differs.txt")).expect("differs.txt");
@@ -110,8 +125,7 @@ fn listed() -> BTreeSet<String> {
 #[test]
 fn every_recorded_call_is_answered_again_as_it_was() {
     let (mut faults, mut differ) = (Vec::new(), BTreeSet::new());
-    for (name, path) in streams() {
-        let played = replay(&path);
+    for (name, played) in streams().chunks(AT_ONCE).flat_map(replay_all) {
         let finding = match played.finding() {
             Ok(finding) => finding.clone(),
             Err(why) => {
@@ -154,6 +168,54 @@ fn every_recorded_call_is_answered_again_as_it_was() {
             .map(|line| format!("{line}: listed, and not so")),
     );
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn what_is_recorded_now_is_answered_again() {
+    let file = std::env::temp_dir().join(format!("gpuslice-stream-{}", std::process::id()));
+    let programs: [(&[&str], &str); 3] = [
+        (&["probe", "--json"], "inst1"),
+        (&["__tenant", "shape_fork", "10737418240"], "ended p2"),
+        (&["__tenant", "alias_counted_once", "10737418240"], "x1"),
+    ];
+    for (program, holds) in programs {
+        let status = Command::new(BINARY)
+            .args(["trace", "--sim", "1xH200", "--stream"])
+            .arg(&file)
+            .args(["--", BINARY])
+            .args(program)
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("GPUSLICE_SIM")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.expect("start").success(), "{program:?}");
+        let text = fs::read_to_string(&file).expect("a stream");
+        assert!(text.contains(holds), "{program:?}: {text}");
+        let played = replay(&file);
+        let finding = played.finding();
+        let finding = finding.unwrap_or_else(|why| panic!("{program:?}: {why}\n{text}"));
+        assert!(finding.held, "{program:?}: {finding:?}\n{text}");
+    }
+    fs::remove_file(&file).expect("the stream is removed");
+}
+
+#[test]
+fn a_call_that_is_answered_otherwise_is_told() {
+    let text = "gpuslice-stream 1 driver 580.159.04 gpus 1\n\
+        p1 f1:ctl 0x2b/48 8=*c1 -> 0\n\
+        p1 f1:ctl 0x2a/32 0=c1 4=c1 8=0x2080ffff 16q=ptr 24=8 +8 -> 0 x2\n\
+        p1 f1:ctl 0x2b/48 0=c1 4=c1 8=+? 12=0x50a0 16q=ptr 32=0x80 +128 -> 0x36\n";
+    let file = std::env::temp_dir().join(format!("gpuslice-differs-{}", std::process::id()));
+    fs::write(&file, text).expect("a stream");
+    let played = replay(&file);
+    fs::remove_file(&file).expect("the stream is removed");
+    let finding = played.finding().expect("a finding");
+    assert!(!finding.held, "{finding:?}");
+    let told = "differs 3 control 0x2080ffff: 0 here 0x56";
+    let differences = played.other.iter().filter(|line| *line == told).count();
+    assert_eq!(differences, 2, "{:?}", played.other);
+    assert!(finding.note.contains("2080ffff"), "{finding:?}");
 }
 
 fn number_at(call: &Call, at: usize) -> u32 {

@@ -489,6 +489,14 @@ pub fn of_class(abi: &Abi, id: u32) -> Vec<Field> {
                 (l::H_CLASS3D_OBJECT, ObjectOf(l::H_APP_CLIENT)),
             ]
         }
+        // Alignment and size (NV00F8_ALLOCATION_PARAMETERS, NV00FD_ALLOCATION_PARAMETERS).
+        _ if matches!(
+            id,
+            class::NV_MEMORY_FABRIC | class::NV_MEMORY_MULTICAST_FABRIC
+        ) =>
+        {
+            vec![(0, Quad), (8, Quad)]
+        }
         // A session of MIG: a capability's descriptor.
         _ if matches!(id, 0xc639 | 0xc640) => vec![(0, WideDescriptor)],
         rm::Kind::Client => vec![(0, Untold(4))],
@@ -549,6 +557,12 @@ pub fn of_control(abi: &Abi, cmd: u32, params: &[u8]) -> Vec<Field> {
             let own = [(4, Object), (648, Word)];
             own.into_iter().chain(objects).collect()
         }
+        ctrl::NVA06C_SET_TIMESLICE => vec![(layout::timeslice::TIMESLICE_US, Quad)],
+        // Subdevice, memory, and the intervals in both (ctrl00fd.h).
+        ctrl::NV00FD_ATTACH_MEM => {
+            vec![(0, Object), (4, Object), (8, Quad), (16, Quad), (24, Quad)]
+        }
+        ctrl::NV00FD_DETACH_MEM => vec![(0, Object), (8, Quad)],
         // The name of a part of the information ROM: three letters.
         ctrl::NV2080_GPU_GET_INFOROM_OBJECT_VERSION => vec![(0, Word)],
         ctrl::NV2080_GR_SET_CTXSW_PREEMPTION_MODE => {

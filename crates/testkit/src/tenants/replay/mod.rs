@@ -30,8 +30,9 @@ const BACK: Duration = Duration::from_secs(5);
 
 /// A handle that nothing has.
 const NOTHING: u32 = 0x5fff_ffff;
-/// First of the handles that are chosen here, and of those for what was not made.
-const CHOSEN_CLIENT: u32 = 0xcafe_0000;
+/// First of the handles that are chosen here, and of those for what was not made. The driver takes no client's that does not
+/// begin as its own do.
+const CHOSEN_CLIENT: u32 = 0xc1df_0000;
 const CHOSEN: u32 = 0x5c00_0000;
 const FRESH: u32 = 0x5e00_0000;
 /// Where programs are said to have moved mappings to.
@@ -217,7 +218,7 @@ impl Replay {
             // Nobody knows whether it was made.
             Event::Call(call, _) if call.answer == Answer::Gone => {}
             Event::Call(call, times) => {
-                self.make_ranges(i, call)?;
+                self.make_ranges(i, line, call)?;
                 for _ in 0..*times {
                     let here = self.call(call)?;
                     self.made += 1;
@@ -235,7 +236,7 @@ impl Replay {
         Ok(())
     }
 
-    fn make_ranges(&mut self, i: usize, call: &Call) -> io::Result<()> {
+    fn make_ranges(&mut self, i: usize, line: usize, call: &Call) -> io::Result<()> {
         use layout::uvm_create_external_range as l;
         for range in self.places.ranges_before(i).to_vec() {
             let number = self.number(call.process, call.file)?;
@@ -249,10 +250,12 @@ impl Replay {
             hand.ioctl(number, uvm::CREATE_EXTERNAL_RANGE, block)?;
             let status = self.shared.word(block + l::RM_STATUS as u64);
             if status != 0 {
-                let (base, length) = (range.base, range.length);
-                return Err(io::Error::other(format!(
-                    "no range of {length:#x} bytes at {base:#x}: status {status:#x}"
-                )));
+                self.differences.push(Difference {
+                    line,
+                    key: "range".to_owned(),
+                    recorded: Answer::Status(0),
+                    here: Answer::Status(status),
+                });
             }
         }
         Ok(())
@@ -326,8 +329,8 @@ impl Replay {
         }
         self.fill(call, block, &call.block, params, opened)?;
         let hand = &self.hands[call.process as usize - 1];
-        if let (What::Uvm(uvm::FREE), Some((Value::Address(name, off), length))) =
-            (call.what, places::interval(call))
+        if let (What::Uvm(uvm::FREE), Answer::Status(0)) = (call.what, call.answer)
+            && let Some((Value::Address(name, off), length)) = places::interval(call)
         {
             // What a program maps in a range it unmaps with it, which nobody sees.
             hand.unmap(self.places.at(name, off), length)?;

@@ -134,12 +134,12 @@ impl Places {
                 _ => {}
             }
         }
-        // Joined where they touch; made when the first of them is used.
+        // Joined where they overlap; made when the first of them is used.
         open.sort_by_key(|&(file, range, _)| (file, range.base));
         let mut joined: Vec<(u32, Range, usize)> = Vec::new();
         for (file, range, i) in open {
             match joined.last_mut() {
-                Some((of, last, first)) if *of == file && range.base <= last.base + last.length => {
+                Some((of, last, first)) if *of == file && range.base < last.base + last.length => {
                     last.length = last.length.max(range.base + range.length - last.base);
                     *first = i.min(*first);
                 }
@@ -177,7 +177,8 @@ mod tests {
             p1 f1:uvm 34 0q=a1+0x200000 8q=0x200000 -> 0\n\
             p1 f1:uvm 34 0q=a1+0 8q=0x1000 -> 0\n\
             p1 f1:uvm 33 0q=a1-0x400000 8q=0x2000 -> 0\n\
-            p1 f1:uvm 33 0q=a1-0x3fe000 8q=0x2000 -> 0\n\
+            p1 f1:uvm 66 0q=a1-0x3ff000 8q=0x3000 -> 0\n\
+            p1 f1:uvm 33 0q=a1-0x3fc000 8q=0x2000 -> 0\n\
             p1 f1:uvm 33 0q=a1+0x200000 8q=0x5000 -> 0x51\n";
         let abi = rm::for_driver("580.159.04").unwrap().abi;
         let (_, events) = stream::parse(text).unwrap();
@@ -190,9 +191,10 @@ mod tests {
             [range(zero + 0x20_0000, 0x20_0000)]
         );
         assert_eq!(places.ranges_before(5), [range(zero - 0x40_0000, 0x4000)]);
+        assert_eq!(places.ranges_before(7), [range(zero - 0x3f_c000, 0x2000)]);
         assert_eq!(
             places.before.len(),
-            2,
+            3,
             "not for a pool, nor for what failed"
         );
     }
