@@ -27,6 +27,7 @@ pub mod procfs;
 pub mod registry;
 pub mod rmcall;
 mod sandbox;
+pub mod share;
 mod spaces;
 mod stay;
 pub mod supervisor;
