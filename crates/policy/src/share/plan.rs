@@ -44,7 +44,10 @@ impl Planner {
         }
         // What takes time from a tenant that has too much goes first, and of that what is furthest off.
         changes.sort_by_key(|change| change.rank);
-        self.lever_us = (self.lever_us + elapsed_us).min(SLICES_A_PLAN * SLICE_COST_US);
+        self.lever_us = self
+            .lever_us
+            .saturating_add(elapsed_us)
+            .min(SLICES_A_PLAN * SLICE_COST_US);
         let most = (self.lever_us / SLICE_COST_US) as usize;
         for change in changes.iter().take(most) {
             self.lever_us -= SLICE_COST_US;
@@ -113,15 +116,11 @@ impl Planner {
             tenant.changed_us = now_us;
             if off {
                 tenant.claims.clear();
-            } else if tenant.waits() {
-                // It is let in again: it counts among those who want to run.
-                tenant.last_ran_us = Some(now_us);
             }
         }
         let tenant = &self.tenants[place];
         let slice = self.slice(tenant, share, tenant.active);
         let wants = wanting.contains(&place);
-        let young_from = now_us.saturating_sub(YOUNG_CYCLES * config.cycle_us);
         let mut nth = 0;
         let mut let_in = false;
         for (group_id, group) in self
@@ -147,7 +146,8 @@ impl Planner {
                 };
                 list.push(*group_id);
             }
-            let wanted = if group.born_us > young_from {
+            let age_us = now_us.saturating_sub(group.born_us);
+            let wanted = if age_us < YOUNG_CYCLES * config.cycle_us {
                 slice.min(group.birth_us)
             } else {
                 slice
@@ -178,5 +178,5 @@ fn worth(told_us: u64, wanted_us: u64, wants: bool, alone: bool) -> bool {
         // It should not come back with far more than its share.
         return told_us > wanted_us + wanted_us / 4;
     }
-    told_us.abs_diff(wanted_us) > (told_us / 64).max(50)
+    told_us.abs_diff(wanted_us) > (told_us / 64).max(30)
 }
