@@ -9,7 +9,7 @@ use common::reader::*;
 use common::*;
 use rm::{class, ctrl, layout, nr, timeline};
 use simgpu::client::Node;
-use simgpu::work::{Kernel, Op, Work};
+use simgpu::work::{Kernel, Op, Work, WorkStatus};
 
 const GROUP: u32 = 0x5c00_0020;
 /// Between the end of a context and the start of the next.
@@ -412,6 +412,7 @@ fn an_ordinary_user_is_shown_his_own_and_of_others_only_that_they_are() {
     let node = node("1xH200");
     let (mut others, channel) = context(&node, 2000);
     spin(&mut others, channel, 20_000);
+    let others_pid = std::process::id();
     let child = in_child(|| {
         // SAFETY: setuid takes a number and touches no memory.
         assert!(!root || unsafe { libc::setuid(65_534) } == 0);
@@ -446,7 +447,12 @@ fn an_ordinary_user_is_shown_his_own_and_of_others_only_that_they_are() {
             gaps.dedup();
             assert!(gaps.len() > 3, "{gaps:?}");
         } else {
-            assert_eq!(all.len(), mine.len());
+            // The other is the same user's: both buffers show him, by name.
+            for records in [&all, &mine] {
+                let others = records.iter().filter(|record| !own(record));
+                assert!(others.clone().count() > 10, "{records:?}");
+                assert!(others.clone().all(|record| record.pid == others_pid));
+            }
         }
         0
     });
@@ -567,5 +573,68 @@ fn no_record_is_of_the_future() {
             );
         }
         assert!(!records.is_empty());
+    }
+}
+
+#[test]
+fn time_of_a_group_that_is_freed_while_it_runs_is_not_lost() {
+    let node = node("1xH200");
+    let (mut tenant, channel) = context(&node, 10_000_000);
+    spin(&mut tenant, channel, 5000);
+    std::thread::sleep(Duration::from_millis(50));
+    let before = tenant
+        .client
+        .usage(0)
+        .unwrap()
+        .computed_ns(std::process::id());
+    assert!(before > 0);
+    assert_eq!(tenant.free(GROUP), OK);
+    // At once, and when the engine has noticed.
+    for _ in 0..2 {
+        let after = tenant.client.usage(0).unwrap();
+        assert!(after.computed_ns(std::process::id()) >= before);
+        assert!(after.groups.iter().all(|group| group.client == 0));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_channel_that_is_stopped_is_dead() {
+    let node = node("1xH200");
+    let (mut tenant, channel) = context(&node, 2000);
+    spin(&mut tenant, channel, 5000);
+    let stop = ctrl::NVA06F_STOP_CHANNEL;
+    let mut params = tenant.of_control(stop);
+    let wall = Instant::now();
+    assert_eq!(tenant.control(channel, stop, &mut params), OK);
+    let ended = tenant.submit(channel, Op::Wait);
+    assert!(
+        matches!(ended.status, WorkStatus::Fault { .. }),
+        "{ended:?}"
+    );
+    assert!(
+        wall.elapsed() < Duration::from_secs(4),
+        "not at its kernel's end"
+    );
+    // Others go on.
+    let other = tenant.channel(GROUP + 0x20);
+    assert_eq!(tenant.submit(other, Op::Wait).status, WorkStatus::Done);
+}
+
+#[test]
+fn a_call_detaches_sixty_four_channels_and_no_more() {
+    use layout::disable_channels as at;
+    let node = node("1xH200");
+    let (mut tenant, channel) = context(&node, 2000);
+    for (count, answer) in [(64, OK), (65, 0x1f)] {
+        let mut params = [0; at::SIZE];
+        params[at::B_DISABLE] = 1;
+        put32(&mut params, at::NUM_CHANNELS, count);
+        for index in 0..64 {
+            put32(&mut params, at::H_CLIENT_LIST + 4 * index, tenant.root);
+            put32(&mut params, at::H_CHANNEL_LIST + 4 * index, channel);
+        }
+        let command = ctrl::NV2080_FIFO_DISABLE_CHANNELS;
+        assert_eq!(tenant.control(SUBDEVICE, command, &mut params), answer);
     }
 }
