@@ -32,11 +32,20 @@ def program(kind, *words):
     return [sys.executable, f"{HERE}/share_torch.py", kind]
 
 
+def memory(words):
+    """A context's channels go with memory: so much that all of a program's contexts fit."""
+    contexts = 1
+    for word in words:
+        name, _, value = word.partition("=")
+        contexts *= int(value) if name in ("processes", "contexts") else 1
+    return f"{max(8, 3 * contexts)}GiB"
+
+
 class Tenant:
     def __init__(self, words, seconds, weight=None, name=None, options=()):
         words = words + ([f"seconds={seconds}"] if words[0] == "./share" else [str(seconds)])
         if weight is not None:
-            words = [GPUSLICE, "run", "--memory", "8GiB", "--weight", str(weight), "--name", name, *options, "--", *words]
+            words = [GPUSLICE, "run", "--overcommit", "--memory", memory(words), "--weight", str(weight), "--name", name, *options, "--", *words]
         self.out, self.err = f"{WORK}/{name or 'alone'}.out", f"{WORK}/{name or 'alone'}.err"
         self.child = subprocess.Popen(words, cwd=WORK, stdout=open(self.out, "w"), stderr=open(self.err, "w"), start_new_session=True)
 
