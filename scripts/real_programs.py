@@ -12,7 +12,7 @@ import time
 
 GPUSLICE = os.path.abspath(sys.argv[1])
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "card")
-PROGRAMS = sys.argv[2:] or ["torch", "workers", "jax", "cupy", "triton", "generate", "vmm", "checkpoint", "debugger", "three"]
+PROGRAMS = sys.argv[2:] or ["torch", "workers", "jax", "cupy", "triton", "generate", "vmm", "checkpoint", "debugger", "three", "nccl"]
 MEMORY = "20GiB"
 
 
@@ -22,7 +22,7 @@ def start(words, sliced):
                             stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def end(program, limit=90):
+def end(program, limit=50):
     try:
         out, err = program.communicate(timeout=limit)
     except subprocess.TimeoutExpired:

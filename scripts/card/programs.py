@@ -1,6 +1,6 @@
 """Programs that people run, each in a few seconds. Prints one line a figure: NAME VALUE, or "absent: WHY".
 
-    programs.py torch | workers | jax | cupy | triton | generate | vmm | checkpoint | debugger
+    programs.py torch | workers | jax | cupy | triton | generate | vmm | checkpoint | debugger | nccl
 """
 import ctypes
 import os
@@ -205,8 +205,36 @@ def debugger():
     child.wait()
 
 
+def reduce_on(rank, cards):
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29531", NCCL_NVLS_ENABLE="0")
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=cards)
+    x = torch.ones(64 << 20, device="cuda")
+    dist.all_reduce(x)
+    right = bool((x == cards).all())
+    x.zero_()
+    times = rate(lambda: dist.all_reduce(x), torch.cuda.synchronize)
+    # Bandwidth of the bus as nccl-tests states it: of a ring, 2 (n - 1) / n of the bytes cross each link.
+    bandwidth = x.numel() * 4 * times * 2 * (cards - 1) / cards / 1e9
+    if rank == 0:
+        free, total = torch.cuda.mem_get_info()
+        print(f"sum right {right}\nall-reduce of 256 MiB over {cards} cards, bus GB/s {bandwidth:.1f}\nMiB of a card {total >> 20}", flush=True)
+    dist.destroy_process_group()
+
+
+def nccl():
+    """All-reduce over all cards, by a process for each (multicast stays off)."""
+    import torch
+    import torch.multiprocessing as mp
+
+    mp.spawn(reduce_on, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+
+
 ALL = {"torch": torch_, "workers": workers, "jax": jax_, "cupy": cupy_, "triton": triton_, "generate": generate,
-       "vmm": vmm, "checkpoint": checkpoint, "debugger": debugger}
+       "vmm": vmm, "checkpoint": checkpoint, "debugger": debugger, "nccl": nccl}
 
 if __name__ == "__main__":
     try:

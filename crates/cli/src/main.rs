@@ -13,9 +13,11 @@ mod run;
 mod say;
 mod setup;
 mod sim;
+mod stream;
 mod trace;
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
@@ -99,12 +101,25 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Tenant { name, .. } if name == "conformance" => Ok(testkit::conformance::run()?),
         Command::Tenant { name, words } => Ok(testkit::tenants::run(&name, &words)),
         Command::SimServer { spec, folder } => sim::serve(&spec, &folder),
+        Command::Scheduler { folder, lock, sim } => scheduler(&folder, lock, sim.as_deref()),
         Command::Helper {
             config,
             socket,
             lease,
         } => helper(config, socket, lease),
     }
+}
+
+/// The hidden side of `run`: this process schedules the node.
+fn scheduler(folder: &Path, lock: i32, sim: Option<&Path>) -> Result<u8, Failure> {
+    // SAFETY: the supervisor opened this descriptor for this process alone and passed its number; nothing else in this
+    // process knows it. A person who calls the hidden command by hand closes a descriptor of his own.
+    let lock = unsafe { OwnedFd::from_raw_fd(lock) };
+    guard::sys::close_on_exec(lock.as_fd())?;
+    // It outlives the slice that started it, and on a locked node its group too.
+    let _place = run::place_of_scheduler(sim.is_none())?;
+    guard::share::scheduler::run(folder, backend::open(sim)?)?;
+    Ok(0)
 }
 
 /// The hidden side of `run`: this process is a tenant's helper.
@@ -120,8 +135,7 @@ fn helper(config: i32, socket: i32, lease: i32) -> Result<u8, Failure> {
     let config = guard::helper::read_config(config)?;
     let backend = backend::open(config.sim.as_deref())?;
     let trace = match &config.trace {
-        Some(to) => Some(Box::new(trace::Log::open(to, &backend.driver_version()?)?)
-            as Box<dyn guard::trace::Trace>),
+        Some(to) => Some(trace::open(to, &backend.driver_version()?)?),
         None => None,
     };
     let code = guard::helper::run(config, backend, socket, lease, trace);

@@ -11,10 +11,13 @@ use std::sync::{Mutex, PoisonError};
 
 use guard::backend::Node;
 use guard::listener::Reply;
+use guard::rmcall::Gpu;
+use guard::sys::Tid;
 use guard::trace::{Trace, TraceConfig, Traced, TracedCall};
 use rm::{Abi, Decision, layout, nr};
 
 use crate::args::{Isolation, RunOptions, TraceOptions};
+use crate::stream::Recorder;
 use crate::{Failure, run, say};
 
 /// Runs a command traced; returns its exit status.
@@ -25,8 +28,12 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
     if let Some(path) = &options.output {
         File::create(path).map_err(|e| format!("--output {}: {e}", path.display()))?;
     }
+    if let Some(path) = &options.stream {
+        File::create(path).map_err(|e| format!("--stream {}: {e}", path.display()))?;
+    }
     let in_slice = RunOptions {
         memory: Some("100%".parse()?),
+        weight: None,
         gpu: Vec::new(),
         name: None,
         user: options.user.clone(),
@@ -44,17 +51,65 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
         .as_ref()
         .map(std::path::absolute)
         .transpose()?;
+    let stream = options
+        .stream
+        .as_ref()
+        .map(std::path::absolute)
+        .transpose()?;
     let status = run::run_traced(
         &in_slice,
         Some(TraceConfig {
             output,
+            stream,
             values: options.values,
         }),
     )?;
-    // The helper writes the last lines when the last program of the command has ended.
-    // SAFETY: waitpid(2) with no status asked for; there are no other children to wait for.
-    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } > 0 {}
     Ok(status)
+}
+
+/// What a helper is to write, opened: lines for people, a stream, or both.
+///
+/// # Errors
+/// A file cannot be written, or the driver is of an unknown branch.
+pub fn open(config: &TraceConfig, driver_version: &str) -> io::Result<Box<dyn Trace>> {
+    let Some(path) = &config.stream else {
+        return Ok(Box::new(Log::open(config, driver_version)?));
+    };
+    let stream = Recorder::open(path, driver_version)?;
+    if config.output.is_none() {
+        return Ok(Box::new(stream));
+    }
+    Ok(Box::new(Both(Log::open(config, driver_version)?, stream)))
+}
+
+struct Both(Log, Recorder);
+
+impl Trace for Both {
+    fn begin(&self, gpus: &[&Gpu]) {
+        self.1.begin(gpus);
+    }
+
+    fn note(&self, call: &Traced<'_>) {
+        self.0.note(call);
+        self.1.note(call);
+    }
+
+    fn unmapped(&self, process: Tid, address: u64, length: u64) {
+        self.1.unmapped(process, address, length);
+    }
+
+    fn closed(&self, file: u64) {
+        self.1.closed(file);
+    }
+
+    fn process_ended(&self, process: Tid) {
+        self.1.process_ended(process);
+    }
+
+    fn end(&self) {
+        self.0.end();
+        self.1.end();
+    }
 }
 
 /// Writes the lines, in the helper.
@@ -229,8 +284,9 @@ impl Trace for Log {
                 request,
                 block,
                 params,
-            } => (self.ioctl(node, request, block, params), block),
-            TracedCall::Map { length } => {
+                ..
+            } => (self.ioctl(node, request, block, params.len()), block),
+            TracedCall::Map { length, .. } => {
                 let what = "nvidia-uvm mmap managed memory".into();
                 let size = format!("{length} bytes");
                 (
@@ -301,6 +357,7 @@ impl Trace for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use guard::trace::Named;
     use std::sync::Arc;
 
     #[derive(Clone, Default)]
@@ -322,14 +379,20 @@ mod tests {
         let log = Log::new(abi, values, Box::new(buffer.clone()), "580.159.04");
         let call = TracedCall::Ioctl {
             node: Node::Control,
+            file: 1,
             request,
+            before: block,
             block,
-            params: 1028,
+            params_before: &[0; 1028],
+            params: &[0; 1028],
+            behind: &[],
         };
         log.note(&Traced {
             thread: 1,
+            process: Some(1),
             call,
             answer: Some(Reply::Value(0)),
+            descriptor: &|_| Named::Other,
         });
         log.end();
         let text = buffer.0.lock().unwrap().clone();

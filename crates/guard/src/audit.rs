@@ -153,12 +153,20 @@ pub fn refresh_managed(tenant: &Tenant) {
             continue;
         };
         let mut ledger = tenant.ledger();
+        let mut gone = Vec::new();
         for interval in charged {
             for gap in uncovered(interval, &mapped) {
                 for (base, length) in uncovered(gap, &unseen) {
                     ledger.unmap_managed(Pid(process), base, length);
+                    gone.push((base, length));
                 }
             }
+        }
+        // A trace asks for the files itself.
+        drop((ledger, files));
+        if let Some(trace) = &tenant.trace {
+            let unmapped = |&(base, length): &(u64, u64)| trace.unmapped(process, base, length);
+            gone.iter().for_each(unmapped);
         }
     }
 }

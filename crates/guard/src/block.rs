@@ -86,6 +86,11 @@ impl Block {
         self.before.copy_from_slice(&self.bytes[..len]);
     }
 
+    /// What the tenant's block held.
+    pub fn before(&self) -> &[u8] {
+        &self.before
+    }
+
     /// Bytes of the tenant's block.
     pub fn len(&self) -> usize {
         self.before.len()

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::stay;
 use crate::sys::{self, TenantPtr, Tid};
 use crate::tenant::lock;
 
@@ -100,7 +101,7 @@ impl Caller {
     /// # Errors
     /// `EFAULT`: not readable there.
     pub fn read(&self, from: TenantPtr, into: &mut [u8]) -> io::Result<()> {
-        sys::read_tenant(self.tid, from, into)
+        stay::within(|| sys::read_tenant(self.tid, from, into))
     }
 
     /// Copies several pieces from the tenant with one system call.
@@ -108,7 +109,7 @@ impl Caller {
     /// # Errors
     /// `EFAULT`: not readable there.
     pub fn read_parts(&self, parts: &mut [(TenantPtr, &mut [u8])]) -> io::Result<()> {
-        sys::read_tenant_parts(self.tid, parts)
+        stay::within(|| sys::read_tenant_parts(self.tid, parts))
     }
 
     /// Whether [`Caller::write`] goes by the thread's number, which may be another's by now, and not by a file that is
@@ -126,6 +127,10 @@ impl Caller {
     /// # Errors
     /// `EFAULT`: not writable there. `ESRCH`: the thread is gone.
     pub fn write(&self, to: TenantPtr, bytes: &[u8]) -> io::Result<()> {
+        stay::within(|| self.put(to, bytes))
+    }
+
+    fn put(&self, to: TenantPtr, bytes: &[u8]) -> io::Result<()> {
         let Some(memory) = self.memory().clone() else {
             return sys::write_tenant(self.tid, to, bytes);
         };

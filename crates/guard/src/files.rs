@@ -160,6 +160,8 @@ pub struct Gone {
     /// UVM files that no process was seen to have any more, still open here: somebody may have one unseen (a process
     /// that never called, a message between sockets), so what they map is unmapped and not taken for gone.
     pub uvm: Vec<(UvmFile, OwnedFd)>,
+    /// Every file that is held no more.
+    pub files: Vec<UvmFile>,
 }
 
 impl Files {
@@ -196,15 +198,9 @@ impl Files {
         helper: Tid,
     ) -> io::Result<Arc<OpenFile>> {
         let (device, inode, _, _) = sys::stat_fd(fd.as_fd())?;
-        let candidates = self
-            .open
-            .iter()
-            .filter(|f| (f.node, f.device, f.inode) == (node, device, inode));
-        for file in candidates {
-            if sys::same_file(helper, file.fd.as_raw_fd(), helper, fd.as_raw_fd())? {
-                numbers.set(process, number, file.clone());
-                return Ok(file.clone());
-            }
+        if let Some(file) = self.same(fd.as_fd(), (node, device, inode), helper)? {
+            numbers.set(process, number, file.clone());
+            return Ok(file);
         }
         if self.open.len() >= self.most {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
@@ -223,6 +219,28 @@ impl Files {
         self.open.push(file.clone());
         numbers.set(process, number, file.clone());
         Ok(file)
+    }
+
+    /// The entry of this very file.
+    fn same(
+        &self,
+        fd: BorrowedFd<'_>,
+        is: (Node, u64, u64),
+        helper: Tid,
+    ) -> io::Result<Option<Arc<OpenFile>>> {
+        let candidates = self.open.iter();
+        for file in candidates.filter(|f| (f.node, f.device, f.inode) == is) {
+            if sys::same_file(helper, file.fd.as_raw_fd(), helper, fd.as_raw_fd())? {
+                return Ok(Some(file.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry of a file, if it has one.
+    pub fn find(&self, fd: BorrowedFd<'_>, node: Node, helper: Tid) -> Option<Arc<OpenFile>> {
+        let (device, inode, _, _) = sys::stat_fd(fd).ok()?;
+        self.same(fd, (node, device, inode), helper).ok()?
     }
 
     /// A root client was allocated on this file, which has this number in its process.
@@ -280,6 +298,14 @@ impl Files {
     pub fn export(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
         let id = self.watched(fd)?;
         Ok(self.exports.contains(&id).then_some(id.0))
+    }
+
+    /// As [`Files::export`]; where nothing was exported yet, nothing is looked at.
+    pub fn known_export(&mut self, fd: BorrowedFd<'_>) -> Option<u64> {
+        if self.exports.is_empty() {
+            return None;
+        }
+        self.export(fd).ok()?
     }
 
     /// The driver made a range of a UVM file for itself.
@@ -442,6 +468,7 @@ impl Files {
         for file in leave {
             match Arc::try_unwrap(file) {
                 Ok(file) => {
+                    gone.files.push(file.uvm);
                     if file.node == Node::Uvm {
                         self.pools.retain(|&(f, _, _)| f != file.uvm);
                         gone.uvm.push((file.uvm, file.fd));

@@ -618,6 +618,17 @@ pub fn uids() -> (u32, u32) {
     unsafe { (libc::getuid(), libc::geteuid()) }
 }
 
+/// Processor time that the calling thread has used.
+pub fn thread_time() -> std::time::Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a live timespec; the clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// The parent process.
 pub fn parent() -> Tid {
     // SAFETY: the call takes nothing and cannot fail.

@@ -18,13 +18,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::backend::lend;
-use crate::listener::Listener;
+use crate::listener::{Listener, Reply};
 use crate::mediator::Worker;
+use crate::stay::Stay;
 use crate::sys;
 use crate::tenant::{Tenant, lock};
 
-/// Most threads of one tenant's helper.
-const MOST_THREADS: usize = 16;
+/// Most threads of one tenant's helper, but for those that were given up.
+pub(crate) const MOST_THREADS: usize = 16;
+/// Where every thread is in the tenant's memory and a call waits, one that has been there for so long is given up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+/// Most threads that were given up and have not come back; a tenant that wants more is ended.
+pub(crate) const MOST_GIVEN_UP: usize = 14;
 /// Waiting threads when [`CROWD`] or more threads of the tenant call at once.
 const WAITING_FOR_A_CROWD: usize = 3;
 /// So many callers are a crowd; two fewer still are, once they were.
@@ -63,6 +68,16 @@ pub struct Pool {
     served: AtomicUsize,
     idle: Mutex<Idle>,
     wake: Condvar,
+    /// The threads by number, and since when each has been seen in the same stay in the tenant's memory.
+    stays: Mutex<[Seen; MOST_THREADS]>,
+    /// Threads that were given up and have not come back.
+    given_up: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Seen {
+    thread: Arc<Stay>,
+    stay: Option<(u64, Instant)>,
 }
 
 #[derive(Default)]
@@ -90,6 +105,8 @@ pub fn start(tenant: Arc<Tenant>, listener: OwnedFd) -> std::io::Result<Arc<Pool
         served: AtomicUsize::new(0),
         idle: Mutex::default(),
         wake: Condvar::new(),
+        stays: Mutex::default(),
+        given_up: AtomicUsize::new(0),
     });
     // A kernel before 6.6 cannot, and wakes up the slower way.
     pool.listener().set_sync_wake_up(true);
@@ -116,14 +133,19 @@ impl Pool {
         let number = idle.threads;
         idle.threads += 1;
         drop(idle);
+        let spawned = self.spawn(number);
+        if spawned.is_err() {
+            lock(&self.idle).threads -= 1;
+        }
+        spawned
+    }
+
+    fn spawn(self: &Arc<Pool>, number: usize) -> std::io::Result<()> {
         let pool = self.clone();
         let spawned = thread::Builder::new()
             .name("mediator".into())
             .stack_size(STACK)
             .spawn(move || pool.run(number));
-        if spawned.is_err() {
-            lock(&self.idle).threads -= 1;
-        }
         spawned.map(drop)
     }
 
@@ -139,6 +161,8 @@ impl Pool {
 
     fn run(self: Arc<Pool>, number: usize) {
         let mut worker = Worker::new(&self.tenant, self.listener());
+        let stay = Stay::of_this_thread();
+        lock(&self.stays)[number].thread = stay.clone();
         loop {
             if self.waiting.fetch_add(1, Ordering::AcqRel) >= self.target.load(Ordering::Relaxed) {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -161,7 +185,13 @@ impl Pool {
                     if crowd {
                         self.turns.begin(number);
                     }
+                    stay.begin(call.id);
                     worker.serve(&call);
+                    if stay.is_given_up() {
+                        // Another has its place and its number.
+                        self.given_up.fetch_sub(1, Ordering::Relaxed);
+                        return;
+                    }
                     if crowd {
                         self.turns.end(number);
                     }
@@ -214,6 +244,11 @@ impl Pool {
         matches!(sys::poll([(self.listener.as_raw_fd(), libc::POLLIN)], 0), Ok([e]) if e & libc::POLLIN != 0)
     }
 
+    /// Whether calls are in service.
+    pub fn is_serving(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
     /// Called by the main thread every few milliseconds while calls are served, with what it returned last: if a call is
     /// waiting and none was finished since, one more thread takes it.
     pub fn watch(self: &Arc<Pool>, before: usize) -> usize {
@@ -221,8 +256,59 @@ impl Pool {
         if served == before && self.busy.load(Ordering::Relaxed) > 0 && self.call_is_pending() {
             // Without a thread the call waits until another is done.
             let _started = self.add_thread();
+            self.give_up_one();
         }
         served
+    }
+
+    /// If all threads are in the tenant's memory, the one that has been there longest is given up once it has been there
+    /// for [`GIVE_UP_AFTER`]: its call fails as if its memory could not be read, and a new thread takes its place. A program
+    /// whose memory only is slow never has all threads wait for it that long, and one that makes them hang goes on
+    /// being served, so that it can free what it has.
+    fn give_up_one(self: &Arc<Pool>) {
+        let mut stays = lock(&self.stays);
+        let now = Instant::now();
+        for seen in stays.iter_mut() {
+            let present = seen.thread.present();
+            if seen.stay.map(|(stay, _)| stay) != present {
+                seen.stay = present.map(|stay| (stay, now));
+            }
+        }
+        let there: Option<Vec<(Instant, u64, usize)>> = stays
+            .iter()
+            .enumerate()
+            .map(|(number, seen)| seen.stay.map(|(stay, since)| (since, stay, number)))
+            .collect();
+        // Somebody is elsewhere, or has not begun: he takes the call, or will.
+        let Some((since, stay, number)) = there.and_then(|all| all.into_iter().min()) else {
+            return;
+        };
+        if now - since < GIVE_UP_AFTER {
+            return;
+        }
+        if self.given_up.load(Ordering::Relaxed) == MOST_GIVEN_UP {
+            self.tenant.condemn(format!(
+                "{} calls at once have parameters in memory that is never given",
+                MOST_THREADS + MOST_GIVEN_UP
+            ));
+            return;
+        }
+        // Before the thread can know.
+        self.given_up.fetch_add(1, Ordering::Relaxed);
+        let Some(call) = stays[number].thread.give_up(stay) else {
+            self.given_up.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
+        stays[number] = Seen::default();
+        drop(stays);
+        self.listener().answer(call, Reply::Errno(libc::EFAULT));
+        self.turns.end(number);
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        if self.spawn(number).is_err() {
+            // The number is nobody's; the others serve.
+            self.tenant
+                .condemn("no thread can be started for its calls".into());
+        }
     }
 }
 

@@ -249,6 +249,17 @@ layouts! {
         VARDATA_FREE_THRESHOLD = 48, H_SUB_DEVICE = 52, FLAGS = 56, H_BUFFER_HEADER = 60,
         H_RECORD_BUFFER = 64, H_VARDATA_BUFFER = 68
     }
+    /// What an event buffer (class `0x90cd`) shows its reader: where it writes next, and what it dropped.
+    event_buffer_header: "NV_EVENT_BUFFER_HEADER", 32, {
+        RECORD_GET = 0, RECORD_PUT = 4, RECORD_COUNT = 8, RECORD_DROPCOUNT = 16, VARDATA_DROPCOUNT = 24
+    }
+    /// What stands before the payload of each record in an event buffer.
+    event_record: "NV_EVENT_BUFFER_RECORD", 16, { TYPE = 0, SUBTYPE = 2, VAR_DATA = 4, INLINE_PAYLOAD = 8 }
+    /// Payload of a record of the context-switch timeline.
+    fecs_record: "NV_EVENT_BUFFER_FECS_RECORD_V2", 24, {
+        TAG = 0, VMID = 1, SEQNO = 2, CONTEXT_ID = 4, PID = 8, MIG_GPU_INSTANCE_ID = 14,
+        MIG_COMPUTE_INSTANCE_ID = 15, TIMESTAMP = 16
+    }
 
     // Controls.
     /// Frame-buffer information behind a pointer (`0x20801301`).
@@ -296,6 +307,14 @@ layouts! {
         H_EVENT_BUFFER = 0, RECORD_SIZE = 4, LEVEL_OF_DETAIL = 8, EVENT_FILTER = 12, B_ALL_USERS = 16,
         REASON_CODE = 20
     }
+    /// Switch an event buffer on or off (`0x90cd0101`).
+    event_buffer_enable: "NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS", 8, { ENABLE = 0, FLAGS = 4 }
+    /// How far the reader of an event buffer has come (`0x90cd0102`).
+    event_buffer_update_get: "NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS", 8, {
+        RECORD_BUFFER_GET = 0, VAR_DATA_BUFFER_GET = 4
+    }
+    /// The GPU's own time (`0x20800403`).
+    timer_time: "NV2080_CTRL_TIMER_GET_TIME_PARAMS", 8, { TIME_NSEC = 0 }
 
     // UVM calls.
     /// Parameters of `UVM_INITIALIZE`.

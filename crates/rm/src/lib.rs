@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`layout`] | sizes and field offsets of parameter blocks, the same on every branch |
 //! | [`varying`] | offsets that are not |
-//! | [`nr`], [`uvm`], [`class`], [`ctrl`] | numbers, by name |
+//! | [`nr`], [`uvm`], [`class`], [`ctrl`], [`timeline`] | numbers, by name |
 //! | `escapes`, `uvm_calls`, `classes`, `controls` | the entries of branch 580, one row each |
 //! | `branches` | what each branch changes, and its releases |
 //! | [`abi`] | look-ups: which driver has which entries |
@@ -29,6 +29,7 @@ mod escapes;
 pub mod layout;
 pub mod nr;
 pub mod table;
+pub mod timeline;
 pub mod uvm;
 mod uvm_calls;
 pub mod varying;

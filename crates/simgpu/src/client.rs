@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rm::Abi;
 
 use crate::proto::{FileId, Malformed, Reply, Request};
+use crate::usage::Usage;
 use crate::wire::{self, Receiver};
 use crate::work::{CHUNK, Op, Work, WorkResult, WorkStatus};
 
@@ -203,6 +204,17 @@ impl Client {
     pub fn driver_version(&mut self) -> io::Result<String> {
         match self.ask(&Request::DriverVersion, None)? {
             (Reply::Version(version), _) => Ok(version),
+            _ => Err(protocol(Malformed)),
+        }
+    }
+
+    /// Who has had the engines of a GPU, and what their clocks show.
+    ///
+    /// # Errors
+    /// `ENODEV` where the node has no such GPU; `EPERM` under a guard's filter; what the socket says.
+    pub fn usage(&mut self, gpu: u32) -> io::Result<Usage> {
+        match self.ask(&Request::Usage(gpu), None)? {
+            (Reply::Used(usage), _) => Ok(usage),
             _ => Err(protocol(Malformed)),
         }
     }

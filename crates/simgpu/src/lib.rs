@@ -10,6 +10,7 @@ pub mod proto;
 mod resman;
 pub mod server;
 pub mod spec;
+pub mod usage;
 mod wire;
 pub mod work;
 

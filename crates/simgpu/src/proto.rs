@@ -8,6 +8,7 @@
 use std::fmt;
 
 use crate::client::Node;
+use crate::usage::Usage;
 use crate::work::{Work, WorkResult};
 
 /// Longest frame, bytes after the length: a megabyte of data and the fields beside it.
@@ -50,6 +51,8 @@ pub enum Request {
     DriverVersion,
     /// Work for a channel.
     Submit(Work),
+    /// Who has had the engines of this GPU?
+    Usage(u32),
     /// Answer to [`Reply::CopyIn`] (the bytes) and [`Reply::CopyOut`] (no bytes), or an errno.
     Copied(Result<Vec<u8>, i32>),
     /// Answer to [`Reply::ResolveFd`] and [`Reply::FindFile`]: whether there is one, which comes with this frame.
@@ -98,6 +101,8 @@ pub enum Reply {
     Version(String),
     /// Answer to [`Request::Submit`].
     Worked(WorkResult),
+    /// Answer to [`Request::Usage`].
+    Used(Usage),
 }
 
 /// Builds the bytes of one frame.
@@ -294,6 +299,10 @@ impl Request {
                 to.u8(9);
                 to.u8(u8::from(*found));
             }
+            Request::Usage(gpu) => {
+                to.u8(10);
+                to.u32(*gpu);
+            }
         }
         to.frame()
     }
@@ -318,6 +327,7 @@ impl Request {
             7 => Request::Copied(Ok(from.bytes()?.to_vec())),
             8 => Request::Copied(Err(get_i32(&mut from)?)),
             9 => Request::Resolved(from.u8()? != 0),
+            10 => Request::Usage(from.u32()?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -386,6 +396,10 @@ impl Reply {
                 to.u8(11);
                 result.encode(&mut to);
             }
+            Reply::Used(usage) => {
+                to.u8(12);
+                usage.encode(&mut to);
+            }
         }
         to.frame()
     }
@@ -426,6 +440,7 @@ impl Reply {
             9 => Reply::Released(from.bytes()?.iter().map(|&gone| gone != 0).collect()),
             10 => Reply::Version(String::from_utf8(from.bytes()?.to_vec()).map_err(|_| Malformed)?),
             11 => Reply::Worked(WorkResult::decode(&mut from)?),
+            12 => Reply::Used(Usage::decode(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -459,6 +474,7 @@ mod tests {
             Request::Classify((4, 0x1_0000_0005)),
             Request::Released(vec![(1, 2), (3, 4)]),
             Request::DriverVersion,
+            Request::Usage(3),
             work(Op::Write {
                 dst: 5,
                 bytes: vec![9; 40],
@@ -530,6 +546,17 @@ mod tests {
             Reply::Classified(Some(Node::Gpu(1))),
             Reply::Released(vec![true, false]),
             Reply::Version("580.159.04".into()),
+            Reply::Used(Usage {
+                clock_ns: [1, 2],
+                epoch_ns: 3,
+                groups: vec![crate::usage::GroupTime {
+                    pid: 4,
+                    client: 5,
+                    context: 6,
+                    copies: true,
+                    ran_ns: 7,
+                }],
+            }),
             result(WorkStatus::Done),
             result(WorkStatus::Queued),
             result(WorkStatus::Fault { address: 0xdead }),

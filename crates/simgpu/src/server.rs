@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use crate::client::Node;
 use crate::proto::FileId;
@@ -28,6 +29,9 @@ use standin::{StandIn, Watch, is_over};
 
 /// How often the watching thread looks, should an event and the end it tells of come apart.
 const LOOK_MS: i32 = 20;
+
+/// How often the driver copies the context-switch timeline out by itself, at most: it means 30 times a second.
+const TIMELINE: Duration = Duration::from_micros(33_333);
 
 /// What the threads share.
 pub(crate) struct Inner {
@@ -129,7 +133,7 @@ impl Drop for Running {
             // Again and again: an engine may have been on its way to sleep.
             while !thread.is_finished() {
                 self.inner.shared.wake();
-                thread::sleep(std::time::Duration::from_millis(1));
+                thread::sleep(Duration::from_millis(1));
             }
             drop(thread.join());
         }
@@ -140,7 +144,7 @@ fn accept(inner: &Arc<Inner>, listener: &UnixListener) {
     while !inner.stop.load(Ordering::Relaxed) {
         let Ok((stream, _)) = listener.accept() else {
             // Out of descriptors or memory: existing connections may end and free some.
-            thread::sleep(std::time::Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
             continue;
         };
         let Ok(connection) = Connection::new(Arc::clone(inner), stream) else {
@@ -188,8 +192,9 @@ impl Inner {
         }
     }
 
-    /// Sweeps whenever something was closed, whether or not anybody asks.
+    /// Sweeps whenever something was closed, whether or not anybody asks. What the driver does by a timer happens here too.
     fn watch_files(&self, events: &OwnedFd) {
+        let mut copied = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let mut poll = libc::pollfd {
                 fd: events.as_raw_fd(),
@@ -199,6 +204,10 @@ impl Inner {
             // SAFETY: `poll` is one live pollfd.
             unsafe { libc::poll(&raw mut poll, 1, LOOK_MS) };
             self.sweep();
+            if copied.elapsed() >= TIMELINE {
+                copied = Instant::now();
+                self.shared.lock().copy_timelines();
+            }
         }
     }
 }

@@ -370,6 +370,9 @@ fn a_filtered_caller_may_only_make_calls_that_a_filter_lets_through() {
         let mut block = [0; 24];
         let refused = client.ioctl(file.as_fd(), uvm::FREE, block.as_mut_ptr());
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        // Nor does it learn who else has had the engines.
+        let refused = client.usage(0).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         0
     });
     assert_eq!(child.wait(), 0);

@@ -48,6 +48,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u64, u64)>().prop_map(Request::Classify),
         files.prop_map(Request::Released),
         Just(Request::DriverVersion),
+        any::<u32>().prop_map(Request::Usage),
         (any::<(u32, u32, bool)>(), op()).prop_map(|((client, channel, wait), op)| {
             Request::Submit(Work {
                 client,

@@ -135,7 +135,7 @@ impl Library {
 const OUT_OF_MEMORY: u32 = 2;
 const NOT_READY: u32 = 600;
 
-static KERNELS: &str = concat!(include_str!("conformance.ptx"), "\0");
+pub(crate) static KERNELS: &str = concat!(include_str!("conformance.ptx"), "\0");
 
 struct Suite {
     library: Library,

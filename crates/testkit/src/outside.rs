@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use simgpu::usage::Usage;
 
 use crate::raw::{Answer, Block, Client, Device, Node};
 
@@ -38,6 +39,8 @@ pub enum Line {
     AskNeighbour,
     /// Where this program's channel is, and how many kernels it has finished.
     Progress(Neighbour),
+    /// How much a program that computes has done so far.
+    Worked(Worked),
     /// The result.
     Finding(Finding),
 }
@@ -50,6 +53,19 @@ pub enum Told {
     Memory(Vec<u64>),
     /// The other tenant.
     Neighbour(Neighbour),
+}
+
+/// Work of one process, from its first kernel on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Worked {
+    /// The process that did it. Who makes its calls is another in a slice: the helper.
+    pub pid: u32,
+    /// Kernels that are done.
+    pub kernels: u64,
+    /// What they cost on the engine's own clock, ns; launches and switches not counted.
+    pub virtual_ns: u64,
+    /// Time that has passed on the wall, ns.
+    pub wall_ns: u64,
 }
 
 /// A tenant whose kernels run.
@@ -109,6 +125,14 @@ impl Observer {
             }
         }
         Ok(false)
+    }
+
+    /// Who has had the engines of a simulated GPU, by its own clock.
+    ///
+    /// # Errors
+    /// `ENODEV` on a real driver, which has no such question, and for a GPU that is not there.
+    pub fn usage(&self, gpu: u32) -> io::Result<Usage> {
+        self.client.node().usage(gpu)
     }
 
     /// What the driver itself says a process holds, in bytes by device.

@@ -226,7 +226,7 @@ impl Stage {
         let answer = |line: &Line| match line {
             Line::AskMemory(helper) => self.observer.memory_of(*helper).ok().map(Told::Memory),
             Line::AskNeighbour => self.neighbour().map(Told::Neighbour),
-            Line::Progress(_) | Line::Finding(_) => None,
+            Line::Progress(_) | Line::Worked(_) | Line::Finding(_) => None,
         };
         let played = program
             .and_then(|program| program.play(LIMIT, answer))

@@ -145,6 +145,9 @@ fn a_trace_shows_every_call_and_no_values() {
         "true",
     ])
     .refused(&["/nonexistent/file"]);
+    let nowhere = ["--stream", "/nonexistent/file", "--sim", "1xH200"];
+    gpuslice(&[&["trace"], &nowhere[..], &["--", "true"]].concat())
+        .refused(&["--stream", "/nonexistent/file"]);
     gpuslice(&["trace", "--sim", "1xH200", "--", "sh", "-c", "exit 4"]).ended(4);
 }
 

@@ -3,6 +3,7 @@
 mod cases;
 mod commands;
 mod common;
+mod compute;
 mod cuda;
 mod run;
 mod setup;

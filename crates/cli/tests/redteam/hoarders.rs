@@ -191,7 +191,31 @@ fn threat_26_parameters_that_fault_for_ever_hold_up_nobody_else() {
         eprintln!("skipped: only root can make the kernel's own accesses fault for ever");
         return;
     }
-    assert_held(&Stage::new().play(&["stalled"]));
+    assert_held(&Stage::new().play(&["stalled", "12", "1"]));
+}
+
+// `Pool::give_up_one`: more threads hang than the helper has; the tenant can still free what it has. A second time too,
+// as the threads that were given up have come back.
+#[test]
+fn threat_26_who_makes_every_thread_hang_can_still_free() {
+    if guard::sys::uids().1 != 0 || !std::fs::exists("/dev/userfaultfd").unwrap_or(false) {
+        eprintln!("skipped: only root can make the kernel's own accesses fault for ever");
+        return;
+    }
+    assert_held(&Stage::new().play(&["stalled", "26", "2"]));
+}
+
+// `Pool::give_up_one`: threads that were given up are not had without end.
+#[test]
+fn threat_26_who_makes_more_threads_hang_than_are_given_up_is_ended() {
+    if guard::sys::uids().1 != 0 || !std::fs::exists("/dev/userfaultfd").unwrap_or(false) {
+        eprintln!("skipped: only root can make the kernel's own accesses fault for ever");
+        return;
+    }
+    let played = Stage::new().play(&["stalled", "40", "1"]);
+    assert!(played.findings.is_empty(), "{:?}", played.findings);
+    let why = "30 calls at once have parameters in memory that is never given";
+    assert!(played.errors.contains(why), "{}", played.errors);
 }
 
 // `Worker::parent_stays` in the order of the client's calls: what an object counts for, and on which card, is decided

@@ -183,7 +183,7 @@ impl Stage {
                 Some(Told::Memory(self.observer.memory_of(*helper).unwrap()))
             }
             Line::AskNeighbour => seen.wait().map(Told::Neighbour),
-            Line::Progress(_) | Line::Finding(_) => None,
+            Line::Progress(_) | Line::Worked(_) | Line::Finding(_) => None,
         };
         program.play(limit, answer).unwrap()
     }

@@ -19,6 +19,18 @@ fn threat_02_swapped_uvm_flags_make_the_file_useless() {
     assert_held(&Stage::new().play(&["threat_02"]));
 }
 
+// The same with a thread that changes them all the time, as `scripts/card_threats.py` runs it on a card.
+#[test]
+fn threat_02_flags_that_change_all_the_time_make_the_file_useless() {
+    let played = Stage::new().play(&["card_flags", "3000"]);
+    let finding = assert_held(&played);
+    assert!(
+        !finding.note.contains(" 0 of no use"),
+        "the race was never won: {}",
+        finding.note
+    );
+}
+
 // `Worker::uvm_in_tenant` refuses the flag; call 71 is `Refuse` in the table of crate rm.
 #[test]
 fn threat_03_uvm_never_acts_on_the_helpers_address_space() {
@@ -106,6 +118,20 @@ fn threat_05_a_swapped_class_ends_the_tenant() {
     }
     // The honest class goes on working.
     assert_held(&stage.play_beside(&["threat_05", "113"]));
+}
+
+// The same with a thread that changes it all the time, as `scripts/card_threats.py` runs it on a card.
+#[test]
+fn threat_05_a_class_that_changes_all_the_time_ends_the_tenant() {
+    let played = Stage::new().play(&["card_class", "62", "20000"]);
+    assert!(played.findings.is_empty(), "{:?}", played.findings);
+    assert!(
+        played
+            .errors
+            .contains("made past the guard by swapping parameters"),
+        "{}",
+        played.errors
+    );
 }
 
 // `policy::rounding::rounded` in `Worker::amount`: the driver's pages are charged, not the asked bytes.

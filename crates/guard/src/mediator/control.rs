@@ -17,6 +17,18 @@ use layout::nvos54 as l;
 /// The parameters have not the command's size (`NV_ERR_INVALID_PARAM_STRUCT`).
 const INVALID_PARAM_STRUCT: Status = Status(0x3a);
 
+/// What a debugger copies goes through a buffer of ours, so much at a time.
+const DEBUG_PIECE: u32 = 1 << 18;
+
+/// `NV83DE_CTRL_DEBUG_READ_MEMORY_PARAMS`, and that of writing (ctrl83dedebug.h of driver 580).
+mod debugged {
+    pub const SIZE: usize = 24;
+    pub const H_MEMORY: usize = 0;
+    pub const LENGTH: usize = 4;
+    pub const OFFSET: usize = 8;
+    pub const BUFFER: usize = 16;
+}
+
 /// Where `NV0000_CLIENT_SET_INHERITED_SHARE_POLICY` has its type.
 const SHARE_POLICY_TYPE: usize = 8;
 
@@ -59,6 +71,12 @@ impl Worker<'_> {
         if cmd == ctrl::NV0000_CLIENT_SET_INHERITED_SHARE_POLICY {
             limit_share_type(&mut self.params.bytes, SHARE_POLICY_TYPE);
         }
+        if matches!(
+            cmd,
+            ctrl::NV83DE_DEBUG_READ_MEMORY | ctrl::NV83DE_DEBUG_WRITE_MEMORY
+        ) {
+            return self.debug_memory(call);
+        }
         if !self.load_embedded(call, entry)? {
             return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
         }
@@ -99,9 +117,6 @@ impl Worker<'_> {
             | ctrl::NV0000_OS_UNIX_EXPORT_OBJECTS_TO_FD => self.export(call, cmd, file),
             ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD
             | ctrl::NV0000_OS_UNIX_IMPORT_OBJECTS_FROM_FD => self.import(call, cmd, file),
-            ctrl::NV83DE_DEBUG_READ_MEMORY | ctrl::NV83DE_DEBUG_WRITE_MEMORY => {
-                self.debug_memory(call)
-            }
             _ => Ok(self.execute(call)?),
         }
     }
@@ -183,14 +198,53 @@ impl Worker<'_> {
         gpu_id.is_some_and(|id| devices.iter().any(|d| d.gpu.gpu_id == id))
     }
 
-    /// A debugger reads or writes memory of its client by handle (hMemory@0), which is looked at as a mapping's is: what a
-    /// racing thread made past the guard is not known as memory.
-    fn debug_memory(&mut self, call: &Call) -> Result<i32, Stop> {
-        if self.params.len() < 4 {
-            return self.refuse(Status::INVALID_ARGUMENT);
+    /// A debugger reads or writes memory of its client by handle, piece by piece: cuda-gdb copies whole allocations, and the
+    /// driver has no limit for it (embedded_param_copy.c of driver 580).
+    fn debug_memory(&mut self, call: &Call) -> Outcome {
+        use debugged as d;
+        if self.params.len() < d::SIZE {
+            return self.finish_with_status(call, Some(l::STATUS), INVALID_PARAM_STRUCT);
         }
-        let (client, memory) = (self.arg.u32(l::H_CLIENT), self.params.u32(0));
-        if !self.memory_is_known(call, client, memory)? {
+        let (length, offset) = (self.params.u32(d::LENGTH), self.params.u64(d::OFFSET));
+        let buffer = self.params.u64(d::BUFFER);
+        let mut done = 0;
+        loop {
+            let piece = (length - done).min(DEBUG_PIECE);
+            let from = match buffer {
+                0 => 0,
+                buffer => buffer.wrapping_add(done.into()),
+            };
+            self.extra.clear();
+            self.load_extra(call, from, piece as usize)?;
+            let copy = if from == 0 {
+                0
+            } else {
+                self.extra[0].address()
+            };
+            self.params.set_u32(d::LENGTH, piece);
+            self.params
+                .set_u64(d::OFFSET, offset.wrapping_add(done.into()));
+            self.params.set_u64(d::BUFFER, copy);
+            let address = self.params.address();
+            self.arg.set_u64(l::PARAMS, address);
+            self.still_waiting(call)?;
+            let value = self.debug_piece(call)?;
+            done += piece;
+            if value == 0 && self.ok() && done < length {
+                self.extra[0].store(&call.caller)?;
+                continue;
+            }
+            self.params.restore(d::LENGTH, d::SIZE - d::LENGTH);
+            self.arg.restore(l::PARAMS, 8);
+            return self.finish(call, value);
+        }
+    }
+
+    /// The object is looked at as a mapping's is: what a racing thread made past the guard is not known as memory.
+    fn debug_piece(&mut self, call: &Call) -> Result<i32, Stop> {
+        let client = self.arg.u32(l::H_CLIENT);
+        let memory = self.params.u32(debugged::H_MEMORY);
+        if !self.acts_for_own_client() || !self.memory_is_known(call, client, memory)? {
             return self.refuse(Status::INSUFFICIENT_PERMISSIONS);
         }
         let _order = self.tenant.in_order(client);
@@ -336,11 +390,13 @@ impl Worker<'_> {
 mod tests {
     use rm::Decision;
 
+    use crate::workers::{MOST_GIVEN_UP, MOST_THREADS};
+
     /// What a tenant can make its helper hold: the block of a call, its parameters and what those point to, each twice
-    /// (as it was, and as the driver left it), for each of the helper's threads.
+    /// (as it was, and as the driver left it), for each of the helper's threads, those that were given up too.
     #[test]
     fn threat_26_all_copies_of_all_threads_fit_in_16_mib() {
-        const THREADS: usize = 16;
+        const THREADS: usize = MOST_THREADS + MOST_GIVEN_UP;
         const LARGEST_BLOCK: usize = 1 << 14;
         let abi = rm::for_driver("580.159.04").unwrap().abi;
         let reaches = |decision| matches!(decision, Decision::Execute | Decision::Pass);

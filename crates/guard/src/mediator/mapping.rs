@@ -36,6 +36,7 @@ impl Worker<'_> {
             return Ok(Reply::Continue);
         };
         self.node = Some(Node::Uvm);
+        self.file = file.uvm.0;
         if !self.tenant.walls.managed_charged {
             return Ok(Reply::Continue);
         }

@@ -27,7 +27,7 @@ use crate::files::OpenFile;
 use crate::listener::{Listener, Notification, Reply};
 use crate::sys::{self, TenantPtr};
 use crate::tenant::{Tenant, Unknown};
-use crate::trace::{Trace, Traced, TracedCall};
+use crate::trace::{Named, Trace, Traced, TracedCall};
 
 /// Why a call ends early.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub struct Worker<'t> {
     listener: Listener<'t>,
     /// The driver's file that the call being served is on.
     node: Option<Node>,
+    /// Which open file that is.
+    file: u64,
     /// The demo has taken away the wall that would charge this caller.
     uncharged: bool,
     arg: Block,
@@ -77,6 +79,7 @@ impl<'t> Worker<'t> {
             tenant,
             listener,
             node: None,
+            file: 0,
             uncharged: false,
             arg: Block::default(),
             params: Block::default(),
@@ -103,30 +106,62 @@ impl<'t> Worker<'t> {
 
     fn show(&self, trace: &dyn Trace, n: &Notification, answer: Option<Reply>) {
         let mapping = i64::from(n.syscall) == libc::SYS_mmap;
+        let behind: Vec<&[u8]> = self.extra.iter().map(Block::before).collect();
         let call = match self.node {
-            Some(_) if mapping => TracedCall::Map { length: n.args[1] },
-            Some(node) => {
-                let block = &self.arg.bytes[..self.arg.len()];
-                TracedCall::Ioctl {
-                    node,
-                    request: n.args[1] as u32,
-                    block,
-                    params: self.params.len(),
-                }
-            }
+            Some(_) if mapping => TracedCall::Map {
+                file: self.file,
+                address: n.args[5],
+                length: n.args[1],
+            },
+            Some(node) => TracedCall::Ioctl {
+                node,
+                file: self.file,
+                request: n.args[1] as u32,
+                before: self.arg.before(),
+                block: &self.arg.bytes[..self.arg.len()],
+                params_before: self.params.before(),
+                params: &self.params.bytes[..self.params.len()],
+                behind: &behind,
+            },
             None => TracedCall::Other,
+        };
+        let caller = self.tenant.callers.get(n.thread()).ok().map(|(c, _)| c);
+        let named = |number: i32| {
+            let caller = caller.as_deref();
+            caller.map_or(Named::Other, |caller| self.named(caller, number))
         };
         trace.note(&Traced {
             thread: n.tid,
+            process: caller.as_ref().map(|c| c.process),
             call,
             answer,
+            descriptor: &named,
         });
+    }
+
+    /// What a descriptor of the caller is, for a trace.
+    fn named(&self, caller: &Caller, number: i32) -> Named {
+        let Ok(fd) = caller.descriptor(number) else {
+            return Named::Other;
+        };
+        let Ok(Some(node)) = self.tenant.backend.classify(fd.as_fd()) else {
+            return Named::Other;
+        };
+        let mut files = self.tenant.files();
+        if let Some(file) = files.find(fd.as_fd(), node, self.tenant.helper) {
+            return Named::File(file.uvm.0);
+        }
+        match files.known_export(fd.as_fd()) {
+            Some(export) => Named::Export(export),
+            None => Named::Unused(node),
+        }
     }
 
     fn mediate(&mut self, n: &Notification) -> Outcome {
         self.node = None;
         self.arg.clear();
         self.params.clear();
+        self.extra.clear();
         if self.tenant.is_condemned() {
             return Err(Stop::Errno(libc::EPERM));
         }
@@ -232,6 +267,7 @@ impl<'t> Worker<'t> {
             return self.not_the_drivers(request);
         };
         self.node = Some(file.node);
+        self.file = file.uvm.0;
         self.uncharged = self.demo_bypass(&caller);
         let call = Call {
             n: *n,

@@ -82,6 +82,11 @@ impl Worker<'_> {
                 self.arg.store(&call.caller)?;
             }
         }
+        if call.request == uvm::MM_INITIALIZE && self.tenant.trace.is_some() {
+            // To be shown. Where it cannot be read the kernel says so.
+            self.arg
+                .load(&call.caller, call.arg, usize::from(entry.size))?;
+        }
         self.still_waiting(call)?;
         if call.request == uvm::INITIALIZE {
             ahead::begin(self.tenant);
@@ -283,6 +288,14 @@ impl Worker<'_> {
         block.resize(size + 64, 0);
         let mut used = HEAD;
         let outcome = self.map_external_in(call, size, &mut block, &mut used);
+        if self.tenant.trace.is_some() {
+            self.arg.prepare(call.arg, size);
+            self.arg.bytes[..size].copy_from_slice(&block[..size]);
+            self.arg.loaded();
+            if let Ok(status) = outcome {
+                self.arg.set_u32(at.rm_status, status.0);
+            }
+        }
         block[..used].fill(0);
         block[at.gpu_attributes_count..].fill(0);
         self.map_block = block;

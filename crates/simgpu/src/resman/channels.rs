@@ -1,6 +1,7 @@
 //! Channel groups and channels: what an engine runs, and who may stop it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Condvar};
 
 use rm::{Kind, Status, layout};
 
@@ -35,12 +36,17 @@ const COPY_ENGINES: std::ops::RangeInclusive<u32> = 9..=18;
 /// Channels of one group take turns on the engine together.
 pub struct Group {
     pub gpu: usize,
+    /// The client that made it, and its process.
+    pub client: u32,
+    pub pid: u32,
     engine_type: u32,
     /// Handle of the address space of channels that name none.
     vaspace: u32,
     pub slice_us: u64,
     pub scheduled: bool,
     pub preemption: Preemption,
+    /// Time of the engine that its work has had, ns.
+    pub ran_ns: u64,
 }
 
 /// How a context is taken off the engine (`0x20801210`).
@@ -57,6 +63,8 @@ pub enum Preemption {
 pub struct Channel {
     pub client: u32,
     pub group: u64,
+    /// The number by which hardware knows it: the lowest that no other channel of the engine has.
+    pub number: u32,
     /// Whether the group was made for this channel alone, because its parent is a device.
     own_group: bool,
     /// Handle of the context share it runs in, and of the address space it names itself.
@@ -65,6 +73,8 @@ pub struct Channel {
     pub scheduled: bool,
     /// Taken off the runlist by `FIFO_DISABLE_CHANNELS`.
     pub detached: bool,
+    /// Detached without a preemption: what runs, runs to the end of its slice.
+    pub lingers: bool,
     /// Disabled by its own schedule control, which cannot be undone (measured on an H200, driver 580.159).
     stopped: bool,
     /// Address of the fault that killed it.
@@ -74,6 +84,8 @@ pub struct Channel {
     pub busy: bool,
     pub submitted: u64,
     pub outcomes: HashMap<u64, WorkResult>,
+    /// Whoever waits for its work, or for room in its queue.
+    pub changed: Arc<Condvar>,
 }
 
 impl Group {
@@ -102,14 +114,16 @@ impl Channel {
                 self.outcomes.insert(dropped.ticket, result);
             }
         }
+        self.changed.notify_all();
     }
 }
 
 impl Rm {
-    pub(super) fn new_group(&mut self, call: &mut Call, gpu: usize) -> Group {
+    pub(super) fn new_group(&mut self, call: &mut Call, client: u32, gpu: usize) -> Group {
         use layout::channel_group_alloc as at;
         let params = call.params();
-        Group::new(gpu, params.u32(at::ENGINE_TYPE), params.u32(at::H_VA_SPACE))
+        let (engine, vaspace) = (params.u32(at::ENGINE_TYPE), params.u32(at::H_VA_SPACE));
+        self.group_of(client, gpu, engine, vaspace)
     }
 
     /// Device memory that a new channel takes: context buffers too, if no group has them yet.
@@ -160,36 +174,71 @@ impl Rm {
             Some(Body::Group(group)) => (group, false),
             _ => {
                 let group = self.id();
-                self.groups.insert(group, Group::new(gpu, engine, vaspace));
+                let made = self.group_of(client, gpu, engine, vaspace);
+                self.groups.insert(group, made);
                 (group, true)
             }
         };
+        let number = self.free_number(gpu, group);
         let channel = Channel {
             client,
             group,
+            number,
             own_group,
             context_share,
             vaspace,
             scheduled: false,
             detached: false,
+            lingers: false,
             stopped: false,
             fault: None,
             queue: VecDeque::new(),
             busy: false,
             submitted: 0,
             outcomes: HashMap::new(),
+            changed: Arc::default(),
         };
         self.channels.insert(id, channel);
         id
     }
 
     pub(super) fn free_channel(&mut self, id: u64) {
-        if let Some(channel) = self.channels.remove(&id)
-            && channel.own_group
-        {
-            self.groups.remove(&channel.group);
+        if let Some(channel) = self.channels.remove(&id) {
+            channel.changed.notify_all();
+            if channel.own_group {
+                self.free_group(channel.group);
+            }
         }
         self.stirred = true;
+    }
+
+    /// A group is gone; the time it had is its process's.
+    pub(super) fn free_group(&mut self, id: u64) {
+        if let Some(group) = self.groups.remove(&id)
+            && group.ran_ns > 0
+        {
+            let past = self.devices[group.gpu].past.entry(group.pid).or_default();
+            past[usize::from(group.is_copy())] += group.ran_ns;
+        }
+    }
+
+    fn group_of(&self, client: u32, gpu: usize, engine_type: u32, vaspace: u32) -> Group {
+        let pid = self.clients.get(&client).map_or(0, |client| client.pid);
+        Group::new(gpu, client, pid, engine_type, vaspace)
+    }
+
+    /// The lowest number that no channel of the group's engine has.
+    fn free_number(&self, gpu: usize, group: u64) -> u32 {
+        let engine = |id: u64| {
+            let group = self.groups.get(&id)?;
+            Some((group.gpu, group.is_copy()))
+        };
+        let mine = engine(group).unwrap_or((gpu, false));
+        let taken: HashSet<u32> = (self.channels.values())
+            .filter(|channel| engine(channel.group) == Some(mine))
+            .map(|channel| channel.number)
+            .collect();
+        (0..).find(|number| !taken.contains(number)).unwrap_or(0)
     }
 
     pub(super) fn body_of(&self, client: u32, handle: u32) -> Option<Body> {
@@ -270,10 +319,14 @@ impl Rm {
         if us == 0 {
             return Err(Status::INVALID_ARGUMENT);
         }
-        self.groups
+        let set = self
+            .groups
             .get_mut(&group)
-            .ok_or(Status::OBJECT_NOT_FOUND)?
-            .slice_us = us;
+            .ok_or(Status::OBJECT_NOT_FOUND)?;
+        set.slice_us = us;
+        // The slice that is running is as long as the new one says (measured on an H200: no restart is needed).
+        let engine = usize::from(set.is_copy());
+        self.devices[set.gpu].engines[engine].slice_changed(group, us);
         self.stirred = true;
         Ok(())
     }
@@ -285,6 +338,7 @@ impl Rm {
         const MOST: u32 = 64;
         let params = call.params();
         let (count, disable) = (params.u32(at::NUM_CHANNELS), params.u8(at::B_DISABLE) != 0);
+        let lingers = params.u8(at::B_ONLY_DISABLE_SCHEDULING) != 0;
         if count > MOST || params.u64(at::P_RUNLIST_PREEMPT_EVENT) != 0 {
             return Err(Status::INVALID_ARGUMENT);
         }
@@ -303,6 +357,7 @@ impl Rm {
         for id in found.ok_or(status::INVALID_CHANNEL)? {
             if let Some(channel) = self.channels.get_mut(&id) {
                 channel.detached = disable;
+                channel.lingers = disable && lingers;
             }
         }
         self.stirred = true;
@@ -365,29 +420,27 @@ impl Rm {
         };
         for at in (0..handles.bytes.0.len()).step_by(4) {
             let handle = handles.bytes.u32(at);
-            let id = self
-                .channel_id(client, handle)
-                .ok_or(status::INVALID_CHANNEL)?;
-            numbers.bytes.put_u32(at, hardware_number(id));
+            let id = self.channel_id(client, handle);
+            let channel = id.and_then(|id| self.channels.get(&id));
+            let number = channel.ok_or(status::INVALID_CHANNEL)?.number;
+            numbers.bytes.put_u32(at, number);
         }
         Ok(())
     }
 }
 
-/// The number by which hardware would know a channel.
-pub fn hardware_number(id: u64) -> u32 {
-    (id & 0x7ff) as u32
-}
-
 impl Group {
-    fn new(gpu: usize, engine_type: u32, vaspace: u32) -> Group {
+    fn new(gpu: usize, client: u32, pid: u32, engine_type: u32, vaspace: u32) -> Group {
         let mut group = Group {
             gpu,
+            client,
+            pid,
             engine_type,
             vaspace,
             slice_us: COMPUTE_SLICE_US,
             scheduled: false,
             preemption: Preemption::default(),
+            ran_ns: 0,
         };
         if group.is_copy() {
             group.slice_us = COPY_SLICE_US;

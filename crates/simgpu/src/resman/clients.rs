@@ -55,6 +55,7 @@ pub enum Body {
     Memory(u64),
     Group(u64),
     Channel(u64),
+    EventBuffer(u64),
     /// The handle of the address space it runs in.
     ContextShare(u32),
     /// A third-party object, which holds memory registered with it (`0x503c0104`).
@@ -254,6 +255,10 @@ impl Rm {
                 object.gpu = Some(self.open_device(call)?);
             }
             Kind::Subdevice => under(&[Kind::Device])?,
+            Kind::Memory if entry.id == class::NV01_MEMORY_DEVICELESS => {
+                under(&[Kind::Client])?;
+                object.body = self.new_deviceless(call)?;
+            }
             Kind::Memory => {
                 under(&[Kind::Device, Kind::Subdevice])?;
                 object.body = self.alloc_memory_class(call, entry.id, gpu)?;
@@ -269,7 +274,7 @@ impl Rm {
             Kind::ChannelGroup => {
                 under(&[Kind::Device])?;
                 let gpu = gpu.ok_or(status::INVALID_OBJECT_PARENT)?;
-                let group = self.new_group(call, gpu);
+                let group = self.new_group(call, root, gpu);
                 object.hidden = if group.is_copy() {
                     GROUP_HIDDEN_COPY
                 } else {
@@ -307,6 +312,10 @@ impl Rm {
                 under(&[Kind::ChannelGroup])?;
                 object.body =
                     Body::ContextShare(call.params().u32(layout::ctxshare_alloc::H_VA_SPACE));
+            }
+            Kind::Other if entry.id == class::NV_EVENT_BUFFER => {
+                under(&[Kind::Client])?;
+                object.body = self.new_event_buffer(call, root)?;
             }
             Kind::Other if entry.id == class::NV50_THIRD_PARTY_P2P => {
                 object.body = Body::ThirdParty(self.id());
@@ -365,6 +374,7 @@ impl Rm {
             self.free_object(handle, object);
         }
         self.clients.remove(&handle);
+        self.os_events.retain(|&(client, _)| client != handle);
         self.stirred = true;
     }
 
@@ -406,10 +416,9 @@ impl Rm {
             }
             match object.body {
                 Body::Memory(memory) => self.put_memory(memory),
-                Body::Group(group) => {
-                    self.groups.remove(&group);
-                }
+                Body::Group(group) => self.free_group(group),
                 Body::Channel(channel) => self.free_channel(channel),
+                Body::EventBuffer(id) => self.free_event_buffer(id),
                 Body::ThirdParty(id) => self.unregister_all(id),
                 Body::Plain | Body::ContextShare(_) | Body::VaSpace { .. } => {}
             }

@@ -2,7 +2,6 @@
 
 use rm::{Abi, Decision, Kind, Status, class, ctrl, layout};
 
-use super::channels::hardware_number;
 use super::clients::Body;
 use super::memory::Backing;
 use super::{Answer, Call, Rm, status};
@@ -31,6 +30,7 @@ impl Rm {
         let answer = match body {
             Body::Group(group) => self.group_control(call, command, group),
             Body::Channel(channel) => self.channel_control(call, command, channel),
+            Body::EventBuffer(id) => self.event_buffer_control(call, command, id),
             Body::ThirdParty(id) if command == ctrl::NV503C_REGISTER_VIDMEM => {
                 Some(self.register_vidmem(call, client, id))
             }
@@ -72,7 +72,11 @@ impl Rm {
             }
             ctrl::NVA06F_STOP_CHANNEL => self.stop_channel(channel),
             ctrl::NVC36F_GPFIFO_GET_WORK_SUBMIT_TOKEN => {
-                call.params().put_u32(0, hardware_number(channel));
+                let number = self
+                    .channels
+                    .get(&channel)
+                    .map_or(0, |channel| channel.number);
+                call.params().put_u32(0, number);
                 Ok(())
             }
             _ => return None,
@@ -106,6 +110,7 @@ impl Rm {
             ctrl::NV2080_FIFO_DISABLE_CHANNELS => self.disable_channels(call),
             ctrl::NV208F_FIFO_GET_CHANNEL_STATE => self.channel_state(call),
             ctrl::NV2080_GR_SET_CTXSW_PREEMPTION_MODE => self.set_preemption_mode(call, client),
+            ctrl::NV2080_GR_FECS_BIND_EVTBUF_FOR_UID_V2 => self.bind_timeline(call, client, gpu),
             ctrl::NV0080_FIFO_GET_CHANNELLIST => self.channel_list(call, client),
             _ => return self.gpu_info(call, command, gpu),
         })

@@ -18,6 +18,8 @@ pub struct File {
     pub(super) control: Option<FileId>,
     /// Memory that this file keeps alive, in export order.
     pub(super) exports: Vec<u64>,
+    /// Whether `RM_MAP_MEMORY` has tied memory of no device to it.
+    pub(super) shows: bool,
     /// What the exporter wrote about them.
     pub(super) metadata: [u8; 64],
     pub(super) uvm: Option<Box<Uvm>>,
@@ -32,6 +34,7 @@ impl Rm {
             pages: Arc::new(pages),
             control: None,
             exports: Vec::new(),
+            shows: false,
             metadata: [0; 64],
             uvm,
         };
@@ -65,6 +68,7 @@ impl Rm {
                 uvm.closed(id);
             }
         }
+        self.hide_deviceless(id);
         for memory in file.exports {
             self.put_memory(memory);
         }

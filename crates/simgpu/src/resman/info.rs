@@ -1,7 +1,6 @@
 //! What the node and its devices say about themselves.
 
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rm::{Abi, Kind, Status, ctrl, layout, nr};
 
@@ -123,11 +122,19 @@ impl Rm {
 
     /// `ALLOC_OS_EVENT` and `FREE_OS_EVENT`: nothing here ever fires one. The client is a number to keep it under; that 0
     /// is taken is the model's choice, the worse of the two.
-    pub(super) fn os_event(&mut self, call: &mut Call) -> Answer {
-        match call.block.u32(layout::alloc_os_event::H_CLIENT) {
-            0 => Ok(()),
-            client => self.client(call, client).map(|_| ()),
+    pub(super) fn os_event(&mut self, call: &mut Call, made: bool) -> Answer {
+        use layout::alloc_os_event as at;
+        let client = call.block.u32(at::H_CLIENT);
+        if client != 0 {
+            self.client(call, client)?;
         }
+        let event = (client, call.block.u32(at::FD));
+        if made {
+            self.os_events.insert(event);
+        } else {
+            self.os_events.remove(&event);
+        }
+        Ok(())
     }
 
     /// Controls of a client that ask about the node.
@@ -311,10 +318,7 @@ impl Rm {
                 Ok(())
             }
             ctrl::NV2080_TIMER_GET_TIME => {
-                let now = SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .map_or(0, |time| time.as_nanos());
-                params.put_u64(0, u64::try_from(now).unwrap_or(0));
+                params.put_u64(layout::timer_time::TIME_NSEC, self.timer_time(gpu));
                 Ok(())
             }
             ctrl::NV0080_GPU_GET_NUM_SUBDEVICES => {

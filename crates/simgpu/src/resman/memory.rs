@@ -102,7 +102,7 @@ impl Rm {
     }
 
     /// Makes memory with one reference, which the caller takes over.
-    fn new_memory(
+    pub(super) fn new_memory(
         &mut self,
         pid: u32,
         class: u32,
@@ -164,6 +164,7 @@ impl Rm {
         if memory.references > 0 {
             return;
         }
+        self.deviceless.remove(&id);
         if let Some(memory) = self.memories.remove(&id)
             && let Some(gpu) = memory.gpu
         {
@@ -418,7 +419,12 @@ impl Rm {
         {
             return Err(Status::INVALID_ARGUMENT);
         }
-        if let Body::Memory(memory) = object.body
+        let body = object.body;
+        if let (Body::Memory(memory), Some(file)) = (body, call.descriptor)
+            && self.deviceless.contains_key(&memory)
+        {
+            self.show_deviceless(memory, file, offset, length)?;
+        } else if let Body::Memory(memory) = body
             && let Some(memory) = self.memories.get(&memory)
             && offset
                 .checked_add(length)

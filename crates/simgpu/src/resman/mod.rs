@@ -14,6 +14,7 @@
 //! | `export` | memory held by descriptors |
 //! | `controls`, `info` | other controls; what the node says about itself |
 //! | `runlist`, `exec`, `store` | work, address translation, contents |
+//! | `timeline` | the context-switch timeline: the hardware's log and the buffers that it is copied to |
 
 mod block;
 mod channels;
@@ -29,11 +30,13 @@ pub mod runlist;
 mod store;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod uvm;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rm::{Abi, Status, layout, nr};
 
@@ -62,6 +65,8 @@ pub mod status {
     pub const INVALID_FLAGS: Status = Status(0x29);
     /// No such function of a call (`NV_ERR_INVALID_FUNCTION`).
     pub const INVALID_FUNCTION: Status = Status(0x2a);
+    /// The handle names no object of the kind that is needed (`NV_ERR_INVALID_OBJECT_HANDLE`).
+    pub const INVALID_OBJECT_HANDLE: Status = Status(0x33);
     /// The object cannot be a parent of this class (`NV_ERR_INVALID_OBJECT_PARENT`).
     pub const INVALID_OBJECT_PARENT: Status = Status(0x36);
     /// Beyond the end of the memory (`NV_ERR_INVALID_OFFSET`).
@@ -70,6 +75,8 @@ pub mod status {
     pub const INVALID_PARAM_STRUCT: Status = Status(0x3a);
     /// Set up already, differently (`NV_ERR_INVALID_STATE`).
     pub const INVALID_STATE: Status = Status(0x40);
+    /// In use already (`NV_ERR_STATE_IN_USE`).
+    pub const STATE_IN_USE: Status = Status(0x63);
     /// There is none (`NV_ERR_OPERATING_SYSTEM`).
     pub const OPERATING_SYSTEM: Status = Status(0x59);
     /// Not needed, and no error (`NV_WARN_NOTHING_TO_DO`).
@@ -150,6 +157,10 @@ pub struct Device {
     /// Bytes of managed memory that is on the device.
     resident: u64,
     engines: [runlist::Engine; 2],
+    /// What the compute engine has logged and the driver not copied out yet.
+    switches: timeline::Log,
+    /// Time that contexts which are gone had on the engines, by process: computing, copying.
+    past: BTreeMap<u32, [u64; 2]>,
 }
 
 /// The whole node.
@@ -164,11 +175,20 @@ pub struct Rm {
     channels: HashMap<u64, channels::Channel>,
     /// Memory held for third-party devices: object and handle it was registered by.
     registered: BTreeMap<(u64, u32), u64>,
+    /// Bytes of memory that belongs to no device.
+    deviceless: timeline::Memories,
+    event_buffers: BTreeMap<u64, timeline::EventBuffer>,
+    /// Events of the system that clients have registered: client and descriptor number.
+    os_events: HashSet<(u32, u32)>,
     devices: Vec<Device>,
     next_id: u64,
     next_client: u32,
     next_physical: u64,
-    /// Something happened that a runlist or a waiting submitter wants to know.
+    /// Wall clock when the engines' clocks showed 0, ns since 1970.
+    started_ns: u64,
+    /// State of the noise in what an ordinary user sees of others.
+    noise: u64,
+    /// Something happened that a runlist wants to know.
     stirred: bool,
 }
 
@@ -176,8 +196,8 @@ pub struct Rm {
 pub struct Shared {
     abi: &'static Abi,
     rm: Mutex<Rm>,
-    /// Runlists and submitters: work was queued or done, a channel was attached, detached or freed.
-    changed: Condvar,
+    /// Each engine of each device: work was queued, a channel was attached, detached or freed.
+    engines: Vec<[Condvar; 2]>,
 }
 
 impl Shared {
@@ -185,8 +205,8 @@ impl Shared {
     pub fn new(node: NodeSpec) -> Shared {
         Shared {
             abi: crate::abi_of(&node.driver),
+            engines: node.devices.iter().map(|_| Default::default()).collect(),
             rm: Mutex::new(Rm::new(node)),
-            changed: Condvar::new(),
         }
     }
 
@@ -200,23 +220,28 @@ impl Shared {
         self.rm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes everybody who waits.
+    /// Wakes every engine.
     pub fn wake(&self) {
-        self.changed.notify_all();
+        for engine in self.engines.iter().flatten() {
+            engine.notify_all();
+        }
     }
 
-    /// Gives the lock back and wakes whoever waits for what was done under it.
+    /// Gives the lock back and wakes the engines if what was done under it concerns them.
     pub fn unlock(&self, mut rm: MutexGuard<'_, Rm>) {
         let stirred = std::mem::take(&mut rm.stirred);
         drop(rm);
         if stirred {
-            self.changed.notify_all();
+            self.wake();
         }
     }
 }
 
 impl Rm {
     fn new(node: NodeSpec) -> Rm {
+        let started_ns = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(0));
         let devices = node
             .devices
             .iter()
@@ -225,6 +250,8 @@ impl Rm {
                 hidden: 0,
                 resident: 0,
                 engines: Default::default(),
+                switches: timeline::Log::new(),
+                past: BTreeMap::new(),
             })
             .collect();
         Rm {
@@ -236,10 +263,15 @@ impl Rm {
             groups: HashMap::new(),
             channels: HashMap::new(),
             registered: BTreeMap::new(),
+            deviceless: HashMap::new(),
+            event_buffers: BTreeMap::new(),
+            os_events: HashSet::new(),
             devices,
             next_id: 1,
             next_client: 1,
             next_physical: 0,
+            started_ns,
+            noise: started_ns | 1,
             stirred: false,
         }
     }
@@ -287,8 +319,8 @@ impl Rm {
             }
             // Nothing here ever queues an event.
             nr::RM_GET_EVENT_DATA => (layout::nvos41::STATUS, Err(status::OPERATING_SYSTEM)),
-            nr::ALLOC_OS_EVENT => (layout::alloc_os_event::STATUS, self.os_event(call)),
-            nr::FREE_OS_EVENT => (layout::free_os_event::STATUS, self.os_event(call)),
+            nr::ALLOC_OS_EVENT => (layout::alloc_os_event::STATUS, self.os_event(call, true)),
+            nr::FREE_OS_EVENT => (layout::free_os_event::STATUS, self.os_event(call, false)),
             nr::EXPORT_TO_DMABUF_FD => (
                 varying.export_to_dmabuf_fd.status,
                 self.export_to_dmabuf(call)?,

@@ -1,23 +1,29 @@
 //! What the engines run, and in which order: a runlist of groups, each with its slice, on a clock of its own.
 //!
 //! One thread an engine. The engine stays on a group until its slice is over or its queues are empty, then takes the
-//! next group that has work; taking another group costs a switch. Detached channels stop at once, also inside a kernel,
-//! and go on where they were; a group that has not asked for instruction-level preemption first ends its kernel.
+//! next group that has work; taking another group costs a switch: the context that was there is saved, the other restored.
+//! Where no other has work a context stays on the engine, working or not. Detached channels stop at once, also inside a
+//! kernel, and go on where they were; a group that has not asked for instruction-level preemption first ends its kernel.
 //!
 //! The engine's clock advances by what work costs on the modelled hardware, never faster than the wall's: where the
 //! machine is too slow, the clock waits for it.
 
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::channels::{Channel, Preemption};
+use super::channels::Preemption;
 use super::exec::{Plan, Touch};
+use super::timeline::Switch;
 use super::{Rm, Shared, exec};
+use crate::usage::{GroupTime, Usage};
 use crate::work::{CHUNK, Kernel, Op, Work, WorkResult, WorkStatus};
 
-/// Taking another group costs this (measured on an H200, driver 580.159).
-const SWITCH_NS: u64 = 270_000;
+/// Taking another group costs 0.27 ms, 0.08 of them between the end of the one and the start of the other in the
+/// timeline (measured on an H200, driver 580.159): the context that leaves is there until it is saved.
+const SAVE_NS: u64 = 188_000;
+/// The rest of it.
+const RESTORE_NS: u64 = 82_000;
 /// A launch on the device, in the model.
 const LAUNCH_NS: u64 = 2_000;
 /// Device memory moves this many bytes a nanosecond, in the model.
@@ -26,6 +32,8 @@ const MEMORY_BYTES_PER_NS: u64 = 4_000;
 const LINK_BYTES_PER_NS: u64 = 50;
 /// Pieces of time shorter than this are not slept: they are waited for together.
 const SLEEP_FLOOR: Duration = Duration::from_micros(200);
+/// So far behind the wall's a clock may be and still catch up.
+const LAG: Duration = Duration::from_millis(5);
 /// Most work that one channel holds; beyond it submitters wait.
 const QUEUE_LIMIT: usize = 1024;
 /// How often a submitter that waits looks whether its caller is still there.
@@ -50,20 +58,28 @@ pub struct Engine {
     clock_ns: u64,
     /// When the clock showed `anchor_ns`.
     anchor: Option<(Instant, u64)>,
-    /// The group whose context is loaded.
-    loaded: Option<u64>,
-    /// Where the slice of the loaded group ends.
+    /// Whether there is nothing to do: the clock goes with the wall's.
+    idle: bool,
+    /// The group whose context is loaded, and the channel that it was loaded for.
+    loaded: Option<(u64, u64)>,
+    /// The group that was loaded last: the next one's turn is after it.
+    last_group: u64,
+    /// Where the slice of the loaded group begins and ends.
+    slice_start_ns: u64,
     slice_end_ns: u64,
     /// The channel that ran last, so that channels of a group take turns.
     last_channel: u64,
+    /// The group whose work the clock is being advanced for, its process, and from when on.
+    running: Option<(u64, u32, u64)>,
 }
 
 impl Engine {
-    /// How far the clock is ahead of the wall. A clock that is behind is set to go on from now.
+    /// How far the clock is ahead of the wall. A clock that is behind makes up for it, as threads wake up late; one that
+    /// is far behind is set to go on from now.
     fn ahead(&mut self, now: Instant) -> Duration {
         let (then, at) = *self.anchor.get_or_insert((now, self.clock_ns));
         let due = then + Duration::from_nanos(self.clock_ns.saturating_sub(at));
-        if due < now {
+        if due + LAG < now {
             self.anchor = Some((now, self.clock_ns));
         }
         due.saturating_duration_since(now)
@@ -72,13 +88,44 @@ impl Engine {
     /// Time in which there was nothing to do passes on the clock as on the wall.
     fn idle_until(&mut self, now: Instant) {
         let (then, at) = *self.anchor.get_or_insert((now, self.clock_ns));
-        let wall = at + u64::try_from(now.saturating_duration_since(then).as_nanos()).unwrap_or(0);
+        let wall = at + nanoseconds(now.saturating_duration_since(then));
         // A clock that is ahead of the wall stays so: short pieces are not slept for one by one, and must not be free.
         if wall > self.clock_ns {
             self.clock_ns = wall;
             self.anchor = Some((now, wall));
         }
     }
+
+    /// What the clock shows to somebody outside: it is advanced by a whole piece of work before that is waited for.
+    pub fn now(&self, now: Instant) -> u64 {
+        let Some((then, at)) = self.anchor else {
+            return self.clock_ns;
+        };
+        let wall = at + nanoseconds(now.saturating_duration_since(then));
+        if self.idle {
+            wall
+        } else {
+            wall.min(self.clock_ns)
+        }
+    }
+
+    /// The group that runs, its process, and for how long it has since that was last added up.
+    fn running(&self, now: Instant) -> Option<(u64, u32, u64)> {
+        let (group, pid, from) = self.running?;
+        Some((group, pid, self.now(now).saturating_sub(from)))
+    }
+
+    /// A group has another slice: it holds for the one that is running.
+    pub fn slice_changed(&mut self, group: u64, us: u64) {
+        if self.loaded.is_some_and(|(loaded, _)| loaded == group) {
+            let slice = us.saturating_mul(1000);
+            self.slice_end_ns = self.slice_start_ns.saturating_add(slice);
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What the work costs, ns; `None` if it makes no sense.
@@ -159,52 +206,151 @@ impl Rm {
     /// The channel to run next: the loaded group's while its slice lasts or nobody else waits, else the next group's.
     fn pick(&mut self, gpu: usize, copies: bool) -> Option<u64> {
         let runnable = self.runnable(gpu, copies);
-        let engine = &mut self.devices[gpu].engines[usize::from(copies)];
+        self.leave(gpu, copies, runnable.is_empty());
+        let engine = &self.devices[gpu].engines[usize::from(copies)];
         let mine = |group: u64| runnable.iter().filter(move |entry| entry.0 == group);
-        let loaded = engine.loaded.filter(|&group| mine(group).next().is_some());
-        let next = match loaded {
+        let loaded = engine.loaded.map(|(group, _)| group);
+        let stays = loaded.filter(|&group| mine(group).next().is_some());
+        let next = match stays {
             Some(group) if engine.clock_ns < engine.slice_end_ns => group,
             _ => {
-                let after = engine.loaded.unwrap_or(0);
-                runnable
-                    .iter()
-                    .find(|entry| entry.0 > after)
-                    .or(runnable.first())?
-                    .0
+                let after = runnable.iter().find(|entry| entry.0 > engine.last_group);
+                after.or(runnable.first())?.0
             }
         };
-        if engine.loaded != Some(next) {
-            if engine.loaded.is_some() {
-                engine.clock_ns += SWITCH_NS;
-            }
-            engine.loaded = Some(next);
-            engine.slice_end_ns = 0;
-        }
-        if engine.clock_ns >= engine.slice_end_ns {
-            let slice = self
-                .groups
-                .get(&next)
-                .map_or(0, |group| group.slice_us.saturating_mul(1000));
-            engine.slice_end_ns = engine.clock_ns.saturating_add(slice);
-        }
-        let last = engine.last_channel;
-        let channel = mine(next)
-            .find(|entry| entry.1 > last)
-            .or(mine(next).next())?
-            .1;
+        let after = mine(next).find(|entry| entry.1 > engine.last_channel);
+        let turn = after.or(mine(next).next())?.1;
         // A kernel that was cut short goes on before another channel's starts.
-        let begun = |id: u64| {
-            self.channels
-                .get(&id)
-                .and_then(|ch| ch.queue.front())
-                .is_some_and(|i| i.started_ns.is_some())
+        let begun = |id: &u64| {
+            let front = self.channels.get(id).and_then(|ch| ch.queue.front());
+            front.is_some_and(|item| item.started_ns.is_some())
         };
-        let channel = mine(next)
-            .map(|entry| entry.1)
-            .find(|&id| begun(id))
-            .unwrap_or(channel);
+        let channel = mine(next).map(|entry| entry.1).find(begun).unwrap_or(turn);
+        if loaded != Some(next) {
+            self.switch(gpu, copies, Some((next, channel)));
+        }
+        let slice = self.groups.get(&next).map_or(0, |group| group.slice_us);
+        let engine = &mut self.devices[gpu].engines[usize::from(copies)];
+        if engine.clock_ns >= engine.slice_end_ns {
+            engine.slice_start_ns = engine.clock_ns;
+            engine.slice_end_ns = engine.clock_ns.saturating_add(slice.saturating_mul(1000));
+        }
         engine.last_channel = channel;
         Some(channel)
+    }
+
+    /// Takes a context off the engine whose channels are all detached. One that has been freed goes when another comes,
+    /// or by itself if none waits.
+    fn leave(&mut self, gpu: usize, copies: bool, none_waits: bool) {
+        let Some((group, _)) = self.devices[gpu].engines[usize::from(copies)].loaded else {
+            return;
+        };
+        let mut channels = (self.channels.values())
+            .filter(|channel| channel.group == group)
+            .peekable();
+        let leaves = match channels.peek() {
+            Some(_) => channels.all(|channel| !channel.attached()),
+            None => none_waits,
+        };
+        if leaves {
+            self.switch(gpu, copies, None);
+        }
+    }
+
+    /// Saves the context that is loaded, and loads another.
+    fn switch(&mut self, gpu: usize, copies: bool, next: Option<(u64, u64)>) {
+        let engine = &mut self.devices[gpu].engines[usize::from(copies)];
+        let mut step = |channel: u64, ns: u64| {
+            let from = engine.clock_ns;
+            engine.clock_ns += ns;
+            (channel, from, engine.clock_ns)
+        };
+        let left = engine.loaded.map(|(_, channel)| step(channel, SAVE_NS));
+        let came = next.map(|(_, channel)| step(channel, RESTORE_NS));
+        engine.loaded = next;
+        engine.slice_end_ns = 0;
+        if let Some((group, _)) = next {
+            engine.last_group = group;
+        }
+        if !copies {
+            self.log_switch(gpu, Switch { left, came });
+        }
+    }
+
+    /// Wakes the engine of a channel that has work, if it has none.
+    fn new_work(&self, shared: &Shared, channel: u64) {
+        let group =
+            (self.channels.get(&channel)).and_then(|channel| self.groups.get(&channel.group));
+        if let Some(group) = group {
+            let engine = usize::from(group.is_copy());
+            if self.devices[group.gpu].engines[engine].idle {
+                shared.engines[group.gpu][engine].notify_one();
+            }
+        }
+    }
+
+    /// Until when the front item of a channel may run that has run since `start`; `None`: no longer.
+    fn may_run_until(&self, gpu: usize, engine: usize, id: u64, start: u64) -> Option<u64> {
+        let channel = self
+            .channels
+            .get(&id)
+            .filter(|channel| channel.fault.is_none())?;
+        let whole = start.saturating_add(channel.queue.front()?.remaining_ns);
+        let group = self.groups.get(&channel.group);
+        if group.is_none_or(|group| group.preemption != Preemption::Instruction) {
+            return Some(whole);
+        }
+        let slice_end = self.devices[gpu].engines[engine].slice_end_ns;
+        let runs = channel.attached() || channel.lingers;
+        runs.then_some(whole.min(slice_end).max(start))
+    }
+}
+
+impl Rm {
+    /// Who has had the engines of a device; `None`: there is no such device.
+    pub fn usage(&self, gpu: usize) -> Option<Usage> {
+        let device = self.devices.get(gpu)?;
+        let now = Instant::now();
+        let mut groups: Vec<GroupTime> = (self.groups.iter())
+            .filter(|(_, group)| group.gpu == gpu)
+            .map(|(&id, group)| {
+                let mine = self.channels.values().filter(|channel| channel.group == id);
+                let running = device.engines[usize::from(group.is_copy())].running(now);
+                let running = running.filter(|&(of, ..)| of == id);
+                let running = running.map_or(0, |(_, _, ns)| ns);
+                GroupTime {
+                    pid: group.pid,
+                    client: group.client,
+                    context: mine.map(|channel| channel.number).min().unwrap_or(u32::MAX),
+                    copies: group.is_copy(),
+                    ran_ns: group.ran_ns + running,
+                }
+            })
+            .collect();
+        let mut past = device.past.clone();
+        for (engine, on) in device.engines.iter().enumerate() {
+            // It was freed, and its engine has not noticed yet.
+            if let Some((_, pid, ns)) =
+                (on.running(now)).filter(|(group, ..)| !self.groups.contains_key(group))
+            {
+                past.entry(pid).or_default()[engine] += ns;
+            }
+        }
+        for (pid, past) in past {
+            groups.extend([false, true].map(|copies| GroupTime {
+                pid,
+                client: 0,
+                context: u32::MAX,
+                copies,
+                ran_ns: past[usize::from(copies)],
+            }));
+        }
+        groups.sort_unstable_by_key(|group| (group.pid, group.client, group.context));
+        Some(Usage {
+            clock_ns: device.engines.each_ref().map(|engine| engine.now(now)),
+            epoch_ns: self.gpu_time(0),
+            groups,
+        })
     }
 }
 
@@ -212,13 +358,15 @@ impl Rm {
 pub fn run(shared: &Shared, gpu: usize, copies: bool, stop: &AtomicBool) {
     let engine = usize::from(copies);
     let mut rm = shared.lock();
+    rm.devices[gpu].engines[engine].idle_until(Instant::now());
     while !stop.load(Ordering::Relaxed) {
         let Some(id) = rm.pick(gpu, copies) else {
-            rm = shared
-                .changed
+            rm.devices[gpu].engines[engine].idle = true;
+            rm = shared.engines[gpu][engine]
                 .wait(rm)
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
             rm.devices[gpu].engines[engine].idle_until(Instant::now());
+            rm.devices[gpu].engines[engine].idle = false;
             continue;
         };
         rm = spend(shared, rm, gpu, engine, id, stop);
@@ -245,54 +393,46 @@ fn spend<'a>(
     id: u64,
     stop: &AtomicBool,
 ) -> MutexGuard<'a, Rm> {
-    let clock = rm.devices[gpu].engines[engine].clock_ns;
-    let left = rm.devices[gpu].engines[engine]
-        .slice_end_ns
-        .saturating_sub(clock);
-    let group = rm
-        .channels
-        .get(&id)
-        .and_then(|channel| rm.groups.get(&channel.group));
-    let stoppable = group.is_some_and(|group| group.preemption == Preemption::Instruction);
-    let Some(item) = rm
-        .channels
-        .get_mut(&id)
-        .and_then(|channel| channel.queue.front_mut())
-    else {
+    let start = rm.devices[gpu].engines[engine].clock_ns;
+    let Some(mut until) = rm.may_run_until(gpu, engine, id, start) else {
         return rm;
     };
-    item.started_ns.get_or_insert(clock);
-    let ticket = item.ticket;
-    let piece = if stoppable {
-        item.remaining_ns.min(left)
-    } else {
-        item.remaining_ns
+    let Some(channel) = rm.channels.get_mut(&id) else {
+        return rm;
     };
-    rm.devices[gpu].engines[engine].clock_ns = clock + piece;
-    let mut spent = piece;
+    let group = channel.group;
+    let Some(item) = channel.queue.front_mut() else {
+        return rm;
+    };
+    item.started_ns.get_or_insert(start);
+    let ticket = item.ticket;
+    let Some(pid) = rm.groups.get(&group).map(|group| group.pid) else {
+        return rm;
+    };
+    rm.devices[gpu].engines[engine].running = Some((group, pid, start));
     loop {
-        let now = Instant::now();
-        let ahead = rm.devices[gpu].engines[engine].ahead(now);
+        let on = &mut rm.devices[gpu].engines[engine];
+        on.clock_ns = until;
+        let ahead = on.ahead(Instant::now());
         if ahead < SLEEP_FLOOR || stop.load(Ordering::Relaxed) {
             break;
         }
-        rm = shared
-            .changed
+        rm = shared.engines[gpu][engine]
             .wait_timeout(rm, ahead)
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .0;
-        let runs =
-            |channel: &Channel| (channel.attached() || !stoppable) && channel.fault.is_none();
-        if !rm.channels.get(&id).is_some_and(runs) {
-            // Cut short: the part that has not passed on the wall has not been used.
-            let unused = rm.devices[gpu].engines[engine].ahead(Instant::now());
-            let unused = u64::try_from(unused.as_nanos())
-                .unwrap_or(u64::MAX)
-                .min(piece);
-            rm.devices[gpu].engines[engine].clock_ns -= unused;
-            spent = piece - unused;
-            break;
-        }
+        // The part that has not passed on the wall has not been used.
+        let passed = rm.devices[gpu].engines[engine].now(Instant::now());
+        let allowed = rm.may_run_until(gpu, engine, id, start);
+        until = until.min(allowed.unwrap_or(start).max(passed));
+    }
+    let on = &mut rm.devices[gpu].engines[engine];
+    on.running = None;
+    let spent = until - start;
+    match rm.groups.get_mut(&group) {
+        Some(group) => group.ran_ns += spent,
+        // It was freed while it ran.
+        None => rm.devices[gpu].past.entry(pid).or_default()[engine] += spent,
     }
     if let Some(item) = rm
         .channels
@@ -320,6 +460,7 @@ fn perform<'a>(
         let touched: Vec<Touch> = exec::touches(&item.op);
         let plan: Result<Plan, u64> = rm.translate(id, item.pid, &touched);
         match plan {
+            Ok(plan) if plan.is_empty() => {}
             Ok(plan) => {
                 // Bytes move without the lock; the plan keeps what it reaches alive.
                 drop(rm);
@@ -353,8 +494,8 @@ fn perform<'a>(
             };
             channel.outcomes.insert(item.ticket, result);
         }
+        channel.changed.notify_all();
     }
-    shared.changed.notify_all();
     rm
 }
 
@@ -373,7 +514,7 @@ pub fn submit(
     let Some(id) = rm.channel_id(work.client, work.channel) else {
         return Some(WorkResult::only(WorkStatus::NoChannel));
     };
-    let ticket = loop {
+    let (ticket, changed) = loop {
         let Some(channel) = rm.channels.get_mut(&id) else {
             return Some(WorkResult::only(WorkStatus::NoChannel));
         };
@@ -392,10 +533,10 @@ pub fn submit(
                 remaining_ns: cost_ns,
                 started_ns: None,
             });
-            break ticket;
+            break (ticket, Arc::clone(&channel.changed));
         }
-        rm = shared
-            .changed
+        let changed = Arc::clone(&channel.changed);
+        rm = changed
             .wait_timeout(rm, LOOK)
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .0;
@@ -403,7 +544,7 @@ pub fn submit(
             return None;
         }
     };
-    shared.changed.notify_all();
+    rm.new_work(shared, id);
     if !wanted {
         return Some(WorkResult {
             ticket,
@@ -419,8 +560,7 @@ pub fn submit(
                 }
             }
         }
-        rm = shared
-            .changed
+        rm = changed
             .wait_timeout(rm, LOOK)
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .0;

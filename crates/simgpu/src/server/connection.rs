@@ -135,6 +135,13 @@ impl Connection {
                 let version = self.shared().lock().driver_version().to_owned();
                 (Reply::Version(version), None)
             }
+            Request::Usage(gpu) => {
+                if self.is_filtered()? {
+                    return Err(Stop::Errno(libc::EPERM));
+                }
+                let usage = self.shared().lock().usage(gpu as usize);
+                (Reply::Used(usage.ok_or(Stop::Errno(libc::ENODEV))?), None)
+            }
             Request::Submit(work) => (Reply::Worked(self.submit(work)?), None),
             // An answer nobody asked for.
             Request::Copied(_) | Request::Resolved(_) => return Err(Stop::Gone),

@@ -74,9 +74,16 @@ impl Watch {
     pub fn open(&mut self, name: &str) -> io::Result<StandIn> {
         let name = CString::new(name)?;
         // SAFETY: the name is a live C string.
-        let pages = owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+        let pages = owned(unsafe {
+            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        })?;
         // SAFETY: ftruncate touches no memory of this process.
         if unsafe { libc::ftruncate(pages.as_raw_fd(), LENGTH) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // Whoever has it may write to it, but not cut off what the server has mapped.
+        // SAFETY: F_ADD_SEALS takes a number and touches no memory.
+        if unsafe { libc::fcntl(pages.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let path = format!("/proc/self/fd/{}", pages.as_raw_fd());

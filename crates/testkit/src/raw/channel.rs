@@ -24,17 +24,59 @@ impl Channel {
     /// The driver refuses.
     pub fn open(client: &Client, device: &Device, vaspace: u32) -> Answer<Channel> {
         let group = Channel::group(client, device, vaspace)?;
-        use layout::channel_alloc as c;
-        let params = params_of(class::HOPPER_CHANNEL_GPFIFO_A)
-            .with32(c::H_VA_SPACE, vaspace)
-            .with32(c::ENGINE_TYPE, COMPUTE);
-        let channel = client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
+        let channel = client.alloc(
+            group,
+            class::HOPPER_CHANNEL_GPFIFO_A,
+            Channel::params(vaspace),
+        )?;
         client.alloc(channel, class::HOPPER_COMPUTE_A, Block::new(16))?;
         let entry = client.node().abi()?.control(ctrl::NVA06C_GPFIFO_SCHEDULE);
         let mut schedule = Block::new(entry.map_or(0, |entry| entry.size as usize))
             .with(layout::gpfifo_schedule::B_ENABLE, &[1]);
         client.control(group, ctrl::NVA06C_GPFIFO_SCHEDULE, &mut schedule)?;
         Ok(Channel { group, channel })
+    }
+
+    /// Allocation parameters of a channel of the compute engine, with a ring where nothing is mapped: it is not used.
+    pub fn params(vaspace: u32) -> Block {
+        use layout::channel_alloc as c;
+        const RING: u64 = 0x1000_0000;
+        const ENTRIES: u32 = 1024;
+        params_of(class::HOPPER_CHANNEL_GPFIFO_A)
+            .with64(c::GP_FIFO_OFFSET, RING)
+            .with32(c::GP_FIFO_ENTRIES, ENTRIES)
+            .with32(c::H_VA_SPACE, vaspace)
+            .with32(c::ENGINE_TYPE, COMPUTE)
+    }
+
+    /// The same with a place in memory for what the program tells the channel (USERD), as a card's driver wants it.
+    pub fn params_with(vaspace: u32, memory: u32, offset: u64) -> Block {
+        use layout::channel_alloc as c;
+        Channel::params(vaspace)
+            .with32(c::H_USERD_MEMORY, memory)
+            .with64(c::USERD_OFFSET, offset)
+    }
+
+    /// Makes a channel whose parent is the device, and puts it on the runlist: the driver makes a group for it that has no
+    /// handle. [`Channel::group`] is the channel itself.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn on_device(client: &Client, device: &Device, vaspace: u32) -> Answer<Channel> {
+        use layout::channel_alloc as c;
+        let params = params_of(class::HOPPER_CHANNEL_GPFIFO_A)
+            .with32(c::H_VA_SPACE, vaspace)
+            .with32(c::ENGINE_TYPE, COMPUTE);
+        let channel = client.alloc(device.device, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
+        client.alloc(channel, class::HOPPER_COMPUTE_A, Block::new(16))?;
+        let entry = client.node().abi()?.control(ctrl::NVA06F_GPFIFO_SCHEDULE);
+        let mut schedule = Block::new(entry.map_or(0, |entry| entry.size as usize))
+            .with(layout::gpfifo_schedule::B_ENABLE, &[1]);
+        client.control(channel, ctrl::NVA06F_GPFIFO_SCHEDULE, &mut schedule)?;
+        Ok(Channel {
+            group: channel,
+            channel,
+        })
     }
 
     /// Makes an empty group of the compute engine; its context buffers take device memory.

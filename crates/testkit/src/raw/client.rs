@@ -274,7 +274,11 @@ impl Client {
         Device::open(self, first)
     }
 
-    fn gpu_ids(&self) -> Answer<Vec<u32>> {
+    /// The driver's ids of the cards that this client may see, in the driver's order.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn gpu_ids(&self) -> Answer<Vec<u32>> {
         let mut ids = Block::new(128).with(0, &[0xff; 128]);
         self.control(self.root, ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut ids)?;
         Ok((0..32)
@@ -284,7 +288,10 @@ impl Client {
     }
 
     /// Number of the device file of a card.
-    pub(super) fn minor_of(&self, gpu_id: u32) -> Answer<u32> {
+    ///
+    /// # Errors
+    /// The driver refuses, or there is no such card (`ENODEV`).
+    pub fn minor_of(&self, gpu_id: u32) -> Answer<u32> {
         use layout::card_info as l;
         const ROOM: usize = 32;
         let mut block = Block::new(ROOM * l::SIZE);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rm::Abi;
 use simgpu::client::{Client as Connection, Node as StandIn};
+use simgpu::usage::Usage;
 use simgpu::work::{Work, WorkResult};
 
 use super::{Answer, Block};
@@ -162,6 +163,14 @@ impl Node {
             }
             e => Err(e.into()),
         }
+    }
+
+    /// Who has had the engines of a simulated GPU, by its own clock. Nobody in a slice is told.
+    ///
+    /// # Errors
+    /// `ENODEV` on a real driver; what the socket says.
+    pub fn usage(&self, gpu: u32) -> io::Result<Usage> {
+        self.connected(|connection| connection.usage(gpu))
     }
 
     /// Submits work to a channel. On a card this would be a write to mapped memory, which this crate does not do.

@@ -6,10 +6,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 pub const OUT_OF_MEMORY: c_int = 2;
 
 /// An open library.
-struct Library(*mut c_void);
+pub(super) struct Library(*mut c_void);
 
 impl Library {
-    fn open(name: &CStr) -> Result<Library, String> {
+    pub(super) fn open(name: &CStr) -> Result<Library, String> {
         // SAFETY: the name is a terminated string; a library that runs code when it is loaded is trusted to.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         if handle.is_null() {
@@ -23,7 +23,7 @@ impl Library {
     ///
     /// # Safety
     /// `F` is the type of a pointer to a function with the signature that the library's header gives `name`.
-    unsafe fn function<F: Copy>(&self, name: &CStr) -> Result<F, String> {
+    pub(super) unsafe fn function<F: Copy>(&self, name: &CStr) -> Result<F, String> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         // SAFETY: the handle is of an open library; libraries stay open to the end of the program.
         let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
@@ -46,7 +46,7 @@ pub struct Cuda {
     device: c_int,
 }
 
-fn ok(what: &str, code: c_int) -> Result<(), String> {
+pub(super) fn ok(what: &str, code: c_int) -> Result<(), String> {
     if code == 0 {
         Ok(())
     } else {

@@ -11,13 +11,13 @@ use rm::{class, ctrl, layout, nr};
 use super::fill::human;
 use super::shapes::Watch;
 use super::threats::words;
-use super::{Context, Outcome};
+use super::{Context, Outcome, bytes};
 use crate::outside::{Line, ask};
 use crate::raw::{
     Answer, Block, Channel, Client, Device, Fault, File, Pages, checked, params_of, request,
     system_call,
 };
-use crate::{KIB, MIB};
+use crate::{GIB, KIB, MIB};
 
 /// Channels that a hoarder puts into one group: fewer than a group may hold.
 const IN_A_GROUP: u64 = 100;
@@ -37,6 +37,8 @@ struct Hoarder {
     vaspace: u32,
     group: u32,
     memory: u32,
+    /// Where channels of a card are told things; 0 on a simulated node, which wants none.
+    userd: u32,
     gpu: OwnedFd,
 }
 
@@ -49,8 +51,13 @@ impl Hoarder {
             class::FERMI_VASPACE_A,
             params_of(class::FERMI_VASPACE_A),
         )?;
+        let userd = match context.node.socket() {
+            Some(_) => 0,
+            None => device.alloc(&client, MIB, Pages::Default)?,
+        };
         Ok(Hoarder {
             gpu: context.node.open(File::Gpu(0))?,
+            userd,
             client,
             device,
             vaspace,
@@ -71,7 +78,7 @@ impl Hoarder {
                 client.alloc(
                     self.group,
                     class::HOPPER_CHANNEL_GPFIFO_A,
-                    self.channel_params(),
+                    self.channel_params(number),
                 )?;
             }
             "contexts" => {
@@ -79,13 +86,13 @@ impl Hoarder {
                 for channels in [8, 4, 4, 4] {
                     let group = Channel::group(client, device, self.vaspace)?;
                     for _ in 0..channels {
-                        let params = self.channel_params();
+                        let params = self.channel_params(number);
                         client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
                     }
                 }
             }
             "bare_channels" => {
-                let params = self.channel_params();
+                let params = self.channel_params(number);
                 client.alloc(device.device, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
             }
             "groups" => {
@@ -96,6 +103,12 @@ impl Hoarder {
             }
             "objects" => {
                 client.alloc(device.device, class::NV04_DISPLAY_COMMON, Block::new(0))?;
+            }
+            "names" => {
+                if number == 0 {
+                    self.memory = device.alloc(client, MIB, Pages::Default)?;
+                }
+                client.duplicate(device.device, client.root(), self.memory)?;
             }
             "pinned" => self.pin(0x7000_0000 + number as u32)?,
             "events" => {
@@ -135,10 +148,13 @@ impl Hoarder {
         Ok(())
     }
 
-    fn channel_params(&self) -> Block {
-        params_of(class::HOPPER_CHANNEL_GPFIFO_A)
-            .with32(layout::channel_alloc::H_VA_SPACE, self.vaspace)
-            .with32(layout::channel_alloc::ENGINE_TYPE, 1)
+    fn channel_params(&self, number: u64) -> Block {
+        /// Of a channel's place for what it is told.
+        const PLACE: u64 = 512;
+        if self.userd == 0 {
+            return Channel::params(self.vaspace);
+        }
+        Channel::params_with(self.vaspace, self.userd, number * PLACE % MIB)
     }
 
     /// Pins a page of its own, each time the same.
@@ -278,36 +294,56 @@ pub(super) fn flooder(context: &Context) -> Outcome {
     ))
 }
 
-/// Has threads call with parameters on pages that fault and are never given, and goes on calling meanwhile.
+/// Has threads call with parameters on pages that fault and are never given, and meanwhile frees what it has and goes on
+/// calling; then the pages are given after all, and it calls again. Words: how many threads, and how often all of it.
 pub(super) fn stalled(context: &Context) -> Outcome {
-    /// Fewer than the helper has.
-    const STALLED: usize = 12;
     const CALLS: usize = 100;
+    let (stalled, rounds): (usize, usize) = (context.word(0)?.parse()?, context.word(1)?.parse()?);
     let client = Client::open(&context.node)?;
     let device = client.first_device()?;
-    let faults = NeverGiven::new()?;
-    let pages: Vec<u64> = (0..STALLED)
-        .map(|_| faults.page())
-        .collect::<io::Result<_>>()?;
-    for page in pages {
-        let file = client.file().as_raw_fd();
-        std::thread::spawn(move || {
-            let number = request(nr::RM_CONTROL, layout::nvos54::SIZE);
-            // SAFETY: the kernel checks the address; nobody in this process reads or writes the page.
-            unsafe { libc::ioctl(file, number.into(), page) };
-        });
+    let calls = || -> Answer {
+        for _ in 0..CALLS {
+            let memory = device.alloc(&client, MIB, Pages::Default)?;
+            client.free(memory)?;
+        }
+        Ok(())
+    };
+    let (mut back, mut waited) = (0, Vec::new());
+    for _ in 0..rounds {
+        let held = device.alloc(&client, GIB, Pages::Default)?;
+        let before = device.free_bytes(&client)?;
+        let faults = NeverGiven::new()?;
+        let pages: Vec<u64> = (0..stalled)
+            .map(|_| faults.page())
+            .collect::<io::Result<_>>()?;
+        for &page in &pages {
+            let file = client.file().as_raw_fd();
+            std::thread::spawn(move || {
+                let number = request(nr::RM_CONTROL, layout::nvos54::SIZE);
+                // SAFETY: the kernel checks the address; nobody in this process reads or writes the page.
+                unsafe { libc::ioctl(file, number.into(), page) };
+            });
+        }
+        // Each has called by then, and nothing happens for longer than an audit takes.
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let begun = Instant::now();
+        client.free(held)?;
+        waited.push(begun.elapsed().as_millis());
+        calls()?;
+        for page in pages {
+            faults.give(page)?;
+        }
+        calls()?;
+        back += device.free_bytes(&client)? - before;
     }
-    // Each has called by then, or calls later and is in the way then.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    for _ in 0..CALLS {
-        let memory = device.alloc(&client, MIB, Pages::Default)?;
-        client.free(memory)?;
-    }
-    Ok(words(
+    let all = rounds as u64 * GIB;
+    Ok(bytes(
+        back,
+        all,
         true,
-        format!("{CALLS} allocations and frees"),
-        &format!("{CALLS} allocations and frees"),
-        format!("beside {STALLED} threads whose parameters fault for ever"),
+        format!(
+            "given back beside {stalled} threads whose parameters fault for ever, after {waited:?} ms"
+        ),
     ))
 }
 

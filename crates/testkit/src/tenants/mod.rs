@@ -5,16 +5,20 @@
 mod attacks;
 mod attacks_races;
 mod beyond;
+mod card;
+mod compute;
 mod cuda;
 mod fill;
 mod fuzz;
 mod hoarders;
 mod honest;
+mod kernels;
 mod killer;
 mod memory;
 mod neighbour;
 mod outsiders;
 mod race;
+mod replay;
 mod shapes;
 mod signals;
 mod spaces;
@@ -185,11 +189,23 @@ const PROGRAMS: &[Entry] = &[
     ("beyond_cycles", beyond::cycles),
     ("beyond_writer", beyond::writer),
     ("beyond_residue", beyond::residue),
+    ("card_observer", card::observer),
+    ("card_exporter", card::exporter),
+    ("card_flags", card::flags),
+    ("card_class", card::class_race),
+    ("card_facts", card::facts),
     ("killer", killer::killer),
     ("step_target", killer::step_target),
     ("hold", shapes::hold),
     ("sentinel", neighbour::sentinel),
     ("fuzz", fuzz::fuzz),
+    ("replay", replay::replay),
+    ("spin", compute::spin),
+    ("rotate", compute::rotate),
+    ("wfi", compute::wfi),
+    ("restarter", compute::restarter),
+    ("slice_thief", compute::slice_thief),
+    ("device_channel", compute::device_channel),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.

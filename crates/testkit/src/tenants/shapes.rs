@@ -377,7 +377,7 @@ fn message(byte: &mut libc::iovec, room: &mut Ancillary) -> libc::msghdr {
     message
 }
 
-fn send_descriptor(socket: RawFd, file: RawFd) -> io::Result<()> {
+pub(super) fn send_descriptor(socket: RawFd, file: RawFd) -> io::Result<()> {
     let (mut data, mut room) = ([0u8], Ancillary::default());
     let mut byte = libc::iovec {
         iov_base: data.as_mut_ptr().cast(),

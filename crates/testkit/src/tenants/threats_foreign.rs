@@ -42,11 +42,11 @@ pub(super) fn threat_12(context: &Context) -> Outcome {
     let held = answers
         .iter()
         .all(|answer| *answer == Err(Fault::NOT_PERMITTED))
-        && plain.is_ok();
+        && plain != Err(Fault::NOT_PERMITTED);
     Ok(words(
         held,
         format!("{answers:?}"),
-        "both refused with status 0x1b, an own device is made",
+        "both refused with status 0x1b, and none that names nobody",
         format!("{plain:?}"),
     ))
 }

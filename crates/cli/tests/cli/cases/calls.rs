@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use testkit::outside::Observer;
 use testkit::raw::{Block, Client, Pages, Uvm};
+use testkit::stream::{Call, Event, Item, Value};
 
 use super::{PART, Talker, line, part, playing, raw, until_told, within};
 use crate::common::{
@@ -223,12 +224,14 @@ fn b11_a_trace_for_a_report_tells_no_address_process_handle_or_data() {
         return;
     }
     let folder = Folder::new("redacted");
+    let stream = folder.path().join("stream");
     let program = std::env::current_exe().expect("this program");
     let traced = |name: &str, more: &[&str]| {
         let file = folder.path().join(name);
         let path = file.to_str().expect("a path in UTF-8");
         let words = [
-            &["trace", "--sim", "1xH200", "--output", path],
+            &["trace", "--sim", "1xH200", "--output", path][..],
+            &["--stream", stream.to_str().expect("a path in UTF-8")],
             more,
             &["--"],
         ]
@@ -253,7 +256,7 @@ fn b11_a_trace_for_a_report_tells_no_address_process_handle_or_data() {
         text.contains("unknown (0x20801fff)") && text.contains("unknown (0xdead)"),
         "{text}"
     );
-    for word in words {
+    for word in &words {
         for shown in [format!("{word:x}"), format!("{word}")] {
             assert!(!has_word(&text, &shown), "{shown} in {text}");
         }
@@ -263,11 +266,61 @@ fn b11_a_trace_for_a_report_tells_no_address_process_handle_or_data() {
     for name in [user.as_str(), "deps", "--exact", "/"] {
         assert!(!text.contains(name), "{name} in {text}");
     }
+    let stream = fs::read_to_string(&stream).expect("a stream");
+    tells_only_names(&stream, &words, process.parse().expect("a number"));
     // With all values they are there, so that it is not this test that does not see them.
     let (text, words, _) = traced("values", &["--values"]);
     for word in &words[1..6] {
         assert!(has_word(&text, &format!("{word:x}")), "{word:x}");
     }
+}
+
+/// In a stream of calls, names stand for all that is not told.
+fn tells_only_names(text: &str, words: &[u64], process: u64) {
+    let (_, events) = testkit::stream::parse(text).expect("a stream");
+    let calls = events.iter().filter_map(|(_, event)| match event {
+        Event::Call(call, _) => Some(call),
+        _ => None,
+    });
+    let in_params = |c: &Call| {
+        c.params
+            .iter()
+            .flat_map(|(_, items)| items.clone())
+            .collect()
+    };
+    let items: Vec<Item> = calls
+        .clone()
+        .flat_map(|call| [call.block.clone(), in_params(call)].concat())
+        .collect();
+    let numbers: Vec<u64> = items
+        .iter()
+        .filter_map(|item| match item.value {
+            Value::Number(n) => Some(n),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        numbers.contains(&0x2080_1fff),
+        "the unknown control: {text}"
+    );
+    assert!(numbers.contains(&MIB), "the size of the memory: {text}");
+    for &told in &numbers {
+        let parts = [told, told & 0xffff_ffff, told >> 32];
+        assert!(
+            parts.iter().all(|part| !words.contains(part)),
+            "{told:#x} in {text}"
+        );
+        assert!(
+            told != process && told != u64::from(SECRET),
+            "{told:#x} in {text}"
+        );
+    }
+    assert!(
+        items
+            .iter()
+            .any(|i| matches!(i.value, Value::NewObject(..))),
+        "{text}"
+    );
 }
 
 /// Whether a text holds these letters or digits, alone or behind `0x`.
