@@ -32,6 +32,8 @@ const TICK: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_millis(250);
 /// With nothing to divide for so long the scheduler ends.
 const NOTHING_TO_DO: u64 = 5_000_000;
+/// Who is no tenant: programs without a slice.
+const FOREIGN: TenantId = TenantId(0);
 /// Weight of a tenant that was given none.
 pub const WEIGHT: u32 = 100;
 
@@ -429,7 +431,9 @@ impl Card {
             }
         };
         let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
-        let runs = news.stretches.iter().filter_map(|stretch| {
+        // Who is no tenant had the card all the same.
+        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
+        let runs = news.stretches.iter().map(|stretch| {
             let run = Run {
                 ctx: stretch.context as u16,
                 start_us: stretch.from / 1000,
@@ -437,7 +441,7 @@ impl Card {
                 open: stretch.open,
                 continued: stretch.continued,
             };
-            Some((*who.get(&stretch.pid)?, run))
+            (of(stretch.pid), run)
         });
         let measured = Measured {
             runs: runs.collect(),
@@ -493,12 +497,12 @@ fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
         groups.iter().map(to_change).collect()
     };
     let mut all = turned(&plan.detach, false);
+    all.extend(turned(&plan.attach, true));
     all.extend(plan.slices.iter().map(|&(group, us)| {
         let slice_us = u32::try_from(us).unwrap_or(u32::MAX);
         let change = move |now: Setting| Setting { slice_us, ..now };
         (group, Box::new(change) as Change)
     }));
-    all.extend(turned(&plan.attach, true));
     all
 }
 
