@@ -221,7 +221,11 @@ impl Worker<'_> {
             };
             self.extra.clear();
             self.load_extra(call, from, piece as usize)?;
-            let copy = if from == 0 { 0 } else { self.extra[0].address() };
+            let copy = if from == 0 {
+                0
+            } else {
+                self.extra[0].address()
+            };
             self.params.set_u32(d::LENGTH, piece);
             self.params
                 .set_u64(d::OFFSET, offset.wrapping_add(done.into()));

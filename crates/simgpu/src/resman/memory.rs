@@ -22,6 +22,9 @@ const ATTR_PAGE_SIZE_SHIFT: u32 = 23;
 const ATTR2_HUGE_SHIFT: u32 = 20;
 /// Flag of a `VID_HEAP` allocation that takes addresses only.
 const FLAG_VIRTUAL: u32 = 0x0008_0000;
+/// Whether `RM_ALLOC_MEMORY` maps what it makes (`NVOS02_FLAGS_MAPPING`), and that it does not.
+const MAPPING: u32 = 3 << 30;
+const NO_MAPPING: u32 = 1 << 30;
 
 /// A piece of memory, alive as long as anything refers to it.
 pub struct Memory {
@@ -253,6 +256,10 @@ impl Rm {
             .filter(|size| base.checked_add(*size).is_some());
         let size = size.ok_or(Status::INVALID_ARGUMENT)?;
         let pid = call.caller.pid;
+        let pinned = class == class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
+        if pinned && call.block.u32(at::FLAGS) & MAPPING != NO_MAPPING {
+            return Err(status::INVALID_FLAGS);
+        }
         let mut object = Object::plain(parent, class, Some(gpu));
         object.body = match class {
             class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => {
