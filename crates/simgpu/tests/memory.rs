@@ -480,13 +480,14 @@ fn a_swapped_class_is_allocated_and_its_handle_says_so() {
     tenant.uvm_space();
     let channel = tenant.channel(0x5c00_0020);
     let all = tenant.free_bytes();
+    let start_of_the_card = [0_u8; 56];
     let mut block = [0; nvos02_with_fd::SIZE];
     for (handle, class) in [(MEMORY, 0x3e), (MEMORY + 1, 0x40), (MEMORY + 2, 0xf3)] {
         put32(&mut block, at::H_ROOT, tenant.root);
         put32(&mut block, at::H_OBJECT_PARENT, DEVICE);
         put32(&mut block, at::H_OBJECT_NEW, handle);
         put32(&mut block, at::H_CLASS, class);
-        put64(&mut block, at::P_MEMORY, 0);
+        put64(&mut block, at::P_MEMORY, start_of_the_card.as_ptr() as u64);
         put64(&mut block, at::LIMIT, 2 * MIB - 1);
         tenant
             .escape_on_device(nr::RM_ALLOC_MEMORY, &mut block)

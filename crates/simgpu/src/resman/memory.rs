@@ -25,6 +25,8 @@ const FLAG_VIRTUAL: u32 = 0x0008_0000;
 /// Whether `RM_ALLOC_MEMORY` maps what it makes (`NVOS02_FLAGS_MAPPING`), and that it does not.
 const MAPPING: u32 = 3 << 30;
 const NO_MAPPING: u32 = 1 << 30;
+/// Where the parameters of memory of the fabric (class 0xf3) say which.
+const FABRIC_BASE: usize = 16;
 
 /// A piece of memory, alive as long as anything refers to it.
 pub struct Memory {
@@ -238,7 +240,8 @@ impl Rm {
     }
 
     /// `RM_ALLOC_MEMORY`. Class 0x71 pins pages of the caller. The others are what a racer would put in its place:
-    /// 0x3e takes host memory, 0x40 answers the size of the card, 0xf3 reaches into whatever is at the address.
+    /// 0x3e takes host memory, 0x40 answers the size of the card, 0xf3 reaches into whatever is at the address that its
+    /// parameters name, which lie where the pages would be.
     pub(super) fn rm_alloc_memory(&mut self, call: &mut Call) -> Answer {
         use layout::nvos02 as at;
         let (root, parent) = (
@@ -280,6 +283,10 @@ impl Rm {
                 Body::Plain
             }
             class::NV01_MEMORY_FLA => {
+                if !call.pages_present {
+                    return Err(status::INVALID_ADDRESS);
+                }
+                let base = call.params().u64(FABRIC_BASE);
                 let covers = |memory: &Memory| {
                     memory.gpu == Some(gpu)
                         && memory.physical <= base

@@ -147,7 +147,7 @@ pub(super) fn threat_05(context: &Context) -> Outcome {
     let device = client.first_device()?;
     let uvm = Uvm::open(&context.node)?;
     let space = uvm.add_device(&client, &device)?;
-    let page = vec![1u8; 8 * KIB as usize];
+    let page = vec![0u8; 8 * KIB as usize];
     let handle = client.fresh();
     let block = |class: u32, address: u64| {
         device
@@ -161,15 +161,9 @@ pub(super) fn threat_05(context: &Context) -> Outcome {
     if let Ok(answered) = system_call(device.file(), number, &mut looked_at) {
         return Err(format!("answered with {answered} and not run here").into());
     }
-    // The framebuffer from its start on: whoever allocated first has his memory there.
-    let mut used = block(
-        class,
-        if class == class::NV01_MEMORY_FLA {
-            0
-        } else {
-            page_start
-        },
-    );
+    // With 0xf3 the page holds parameters, and zeros mean the framebuffer from its start on: whoever allocated first has
+    // his memory there.
+    let mut used = block(class, page_start);
     context.node.natively(device.file(), number, &mut used)?;
     checked(used.u32(l::STATUS))?;
     uvm.create_range(BASE, 4 * KIB)?;
