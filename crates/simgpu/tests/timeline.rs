@@ -39,7 +39,7 @@ struct Mapped {
 
 impl Mapped {
     fn word(&self, at: usize) -> u32 {
-        assert!(at + 4 <= self.length && at % 4 == 0);
+        assert!(at + 4 <= self.length && at.is_multiple_of(4));
         // SAFETY: inside the mapping and aligned, as just checked; the server stores the word whole.
         unsafe { AtomicU32::from_ptr(self.start.add(at).cast_mut().cast()) }.load(Ordering::Acquire)
     }
