@@ -89,10 +89,8 @@ mod tests {
             )
         } as u64;
         // SAFETY: the page was mapped above and is used by nobody.
-        assert_eq!(
-            unsafe { libc::mprotect(at as *mut libc::c_void, 4096, libc::PROT_NONE) },
-            0
-        );
+        let hidden = unsafe { libc::mprotect(at as *mut libc::c_void, 4096, libc::PROT_NONE) };
+        assert_eq!(hidden, 0);
         let maps = File::open("/proc/self/maps").unwrap();
         let all = match at_or_behind(&maps, at, false) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => return,
