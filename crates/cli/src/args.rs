@@ -56,6 +56,13 @@ pub enum Command {
     /// A simulated node (started by `run` and `sim`)
     #[command(name = "__sim", hide = true)]
     SimServer { spec: String, folder: PathBuf },
+    /// The node's scheduler (started by `run`)
+    #[command(name = "__scheduler", hide = true)]
+    Scheduler {
+        folder: PathBuf,
+        lock: i32,
+        sim: Option<PathBuf>,
+    },
     /// A tenant's helper (started by `run`)
     #[command(name = "__helper", hide = true)]
     Helper {
@@ -93,6 +100,9 @@ pub struct RunOptions {
     /// Device memory on each GPU: bytes, or 512MiB, 20GiB, 25% [default: all that is not granted to others]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Size>,
+    /// Part of a GPU's time against the other slices' weights, while they want it too: 1 to 10000 [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub weight: Option<u32>,
     /// GPU by index or UUID (as nvidia-smi shows them); repeat for several [default: CUDA_VISIBLE_DEVICES, else all]
     #[arg(long, value_name = "INDEX|UUID", allow_negative_numbers = true)]
     pub gpu: Vec<String>,

@@ -17,6 +17,7 @@ mod stream;
 mod trace;
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
@@ -100,12 +101,25 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Tenant { name, .. } if name == "conformance" => Ok(testkit::conformance::run()?),
         Command::Tenant { name, words } => Ok(testkit::tenants::run(&name, &words)),
         Command::SimServer { spec, folder } => sim::serve(&spec, &folder),
+        Command::Scheduler { folder, lock, sim } => scheduler(&folder, lock, sim.as_deref()),
         Command::Helper {
             config,
             socket,
             lease,
         } => helper(config, socket, lease),
     }
+}
+
+/// The hidden side of `run`: this process schedules the node.
+fn scheduler(folder: &Path, lock: i32, sim: Option<&Path>) -> Result<u8, Failure> {
+    // SAFETY: the supervisor opened this descriptor for this process alone and passed its number; nothing else in this
+    // process knows it. A person who calls the hidden command by hand closes a descriptor of his own.
+    let lock = unsafe { OwnedFd::from_raw_fd(lock) };
+    guard::sys::close_on_exec(lock.as_fd())?;
+    // It outlives the slice that started it, and on a locked node its group too.
+    let _place = run::place_of_scheduler(sim.is_none())?;
+    guard::share::scheduler::run(folder, backend::open(sim)?)?;
+    Ok(0)
 }
 
 /// The hidden side of `run`: this process is a tenant's helper.

@@ -9,8 +9,9 @@ use guard::backend::Backend;
 use guard::device_wall::{Found, Place, Site};
 use guard::helper::{self, HelperConfig};
 use guard::privilege::User;
-use guard::registry::{Ask, Registry, valid_name};
+use guard::registry::{Ask, Entry, Registry, valid_name};
 use guard::rmcall::{Gpu, OwnClient};
+use guard::share::scheduler::WEIGHT;
 use guard::tenant::Walls;
 use guard::trace::TraceConfig;
 use guard::{rmcall, supervisor, sys};
@@ -62,8 +63,11 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
         command: words_for_people(&options.command),
         overcommit: options.overcommit,
         helper_user: uid == 0,
+        weight: options.weight.unwrap_or(WEIGHT),
+        cap: None,
     };
     let lease = registry.grant(&ask, &cards)?;
+    let divided = options.weight.is_some() || shares_a_card(&registry, &lease.entry)?;
     say_how_strong(uid, user.as_ref());
     let config = HelperConfig {
         name: name.clone(),
@@ -79,9 +83,20 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
         report_only: options.audit_report_only,
         trace,
         cgroup: place.as_ref().map(|p| p.tenant().to_owned()),
+        registry: registry.folder().to_owned(),
     };
-    let code = supervisor::run(&config, &lease)?;
+    let code = supervisor::run(&config, &lease, divided)?;
     Ok(u8::try_from(code).unwrap_or(crate::OWN_FAILURE))
+}
+
+/// Whether another slice has one of this one's cards: then somebody must divide its time.
+fn shares_a_card(registry: &Registry, own: &Entry) -> io::Result<bool> {
+    let shared = |other: &Entry| {
+        let mut cards = other.memory.iter();
+        cards.any(|(uuid, _)| own.memory.iter().any(|(own, _)| own == uuid))
+    };
+    let others = registry.tenants()?;
+    Ok(others.iter().any(|e| e.name != own.name && shared(e)))
 }
 
 /// The slice's control groups. On a locked node they are what may open the device files, so there is no slice without;
@@ -108,6 +123,20 @@ fn place(device: Option<&Path>, real_cards: bool, uid: u32) -> Result<Option<Pla
         }
     }
     Ok(Place::without_wall().ok())
+}
+
+/// A control group of the scheduler's own where only slices' may open the cards; elsewhere it needs none.
+///
+/// # Errors
+/// The group cannot be had.
+pub fn place_of_scheduler(real_cards: bool) -> Result<Option<Place>, Failure> {
+    if !real_cards {
+        return Ok(None);
+    }
+    match Site::new(None).find()? {
+        Found::Locked(wall) => Ok(Some(Place::within(wall)?)),
+        Found::LockedToUs | Found::Open => Ok(None),
+    }
 }
 
 /// Numbers of the descriptors that this process has. Asked before it opens any, they are those that it was started with.

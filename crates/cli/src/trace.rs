@@ -33,6 +33,7 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
     }
     let in_slice = RunOptions {
         memory: Some("100%".parse()?),
+        weight: None,
         gpu: Vec::new(),
         name: None,
         user: options.user.clone(),
@@ -63,9 +64,6 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
             values: options.values,
         }),
     )?;
-    // The helper writes the last lines when the last program of the command has ended.
-    // SAFETY: waitpid(2) with no status asked for; there are no other children to wait for.
-    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } > 0 {}
     Ok(status)
 }
 

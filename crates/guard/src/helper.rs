@@ -18,6 +18,8 @@ use crate::budget::Budget;
 use crate::listener::{self, Install};
 use crate::privilege::{self, User};
 use crate::rmcall::{Gpu, OwnClient, OwnFiles, branch_of};
+use crate::share::board;
+use crate::share::levers::Levers;
 use crate::sys::{self, Tid};
 use crate::tenant::{SliceDevice, Tenant, Walls};
 use crate::trace::{Trace, TraceConfig};
@@ -54,6 +56,8 @@ pub struct HelperConfig {
     pub trace: Option<TraceConfig>,
     /// The control group of the command and all that it starts.
     pub cgroup: Option<std::path::PathBuf>,
+    /// Folder of the node's registry: the tenant's board and the node's words are there.
+    pub registry: std::path::PathBuf,
 }
 
 /// What a helper tells its supervisor.
@@ -180,6 +184,8 @@ impl Helper {
             eprintln!("gpuslice: {note}");
         }
         let files = OwnFiles::open(backend.as_ref())?;
+        let shares = board::map_board(&board::board_file(&config.registry, &config.name)?)?;
+        let node = board::map_node(&board::node_file(&config.registry)?)?;
 
         // The command's process is made while there is one thread and, as root, while its user can still be set.
         let (ours, theirs) = sys::socket_pair()?;
@@ -222,6 +228,7 @@ impl Helper {
             limits,
         )?;
         tenant.budget = budget;
+        tenant.levers = Some(Levers::new(shares, node));
         if let Some(trace) = &trace {
             let gpus: Vec<&Gpu> = tenant.devices.iter().map(|d| &d.gpu).collect();
             trace.begin(&gpus);
@@ -230,6 +237,7 @@ impl Helper {
         let tenant = Arc::new(tenant);
         let signals = sys::signal_fd(&[libc::SIGCHLD])?;
         sandbox::enter_helper()?;
+        Levers::start(&tenant)?;
         let auditor = Auditor::start(tenant.clone(), config.report_only)?;
         let pool = workers::start(tenant.clone(), listener.try_clone()?)?;
         sys::send_message(ours.as_fd(), b"go", None)?;

@@ -28,6 +28,7 @@ mod procmap;
 pub mod registry;
 pub mod rmcall;
 mod sandbox;
+pub mod share;
 mod spaces;
 mod stay;
 pub mod supervisor;

@@ -9,12 +9,14 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use policy::admission::{self, Card, Grant};
 use policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::rmcall::Gpu;
+use crate::share::board::{self, BOARD};
 use crate::sys;
 use crate::tenant::MOST_UNKNOWN;
 use crate::unknown::{self, Counts};
@@ -87,6 +89,10 @@ pub struct Ask {
     pub overcommit: bool,
     /// Give the helper a user of its own.
     pub helper_user: bool,
+    /// Its part of a card's time against others, 1 to 10000.
+    pub weight: u32,
+    /// A ceiling on its part of a card's time, in hundredths of a percent.
+    pub cap: Option<u16>,
 }
 
 impl Registry {
@@ -136,6 +142,11 @@ impl Registry {
         })
     }
 
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     fn lock(&self) -> io::Result<OwnedFd> {
         let file = OpenOptions::new()
             .create(true)
@@ -173,6 +184,8 @@ impl Registry {
                 // Nobody holds it: its processes have ended, however they did. What they met stays known.
                 self.remember(&fs::read_to_string(&path).unwrap_or_default());
                 fs::remove_file(&path)?;
+                // It may never have had one.
+                let _removed = fs::remove_file(path.with_extension(BOARD));
                 continue;
             }
             let (text, unknown) = read_whole(&path)?;
@@ -291,6 +304,11 @@ impl Registry {
             command: ask.command.clone(),
             unknown: Counts::new(),
         };
+        let board = board::map_board(&board::board_file(&self.folder, &ask.name)?)?;
+        board.weight.store(ask.weight, Ordering::Release);
+        board
+            .cap
+            .store(ask.cap.unwrap_or(0).into(), Ordering::Release);
         let path = self.folder.join(format!("{}.tenant", ask.name));
         let mut file = OpenOptions::new()
             .write(true)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::cgroup;
 use crate::helper::{HelperConfig, Report};
 use crate::registry::Lease;
+use crate::share::start;
 use crate::sys::{self, Tid};
 
 /// Our own failure, as env(1) numbers it.
@@ -20,11 +21,12 @@ const CANNOT_EXECUTE: i32 = 126;
 /// The command was not found.
 const NOT_FOUND: i32 = 127;
 
-/// Starts the helper and stays until the command has ended. Returns the exit status of `run`.
+/// Starts the helper and stays until the command has ended. Returns the exit status of `run`. `divided`: the slice needs
+/// a scheduler.
 ///
 /// # Errors
 /// One line for the user; the command did not run.
-pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
+pub fn run(config: &HelperConfig, lease: &Lease, divided: bool) -> io::Result<i32> {
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0)?;
     let signals = sys::signal_fd(&[
         libc::SIGCHLD,
@@ -35,6 +37,9 @@ pub fn run(config: &HelperConfig, lease: &Lease) -> io::Result<i32> {
         libc::SIGUSR1,
         libc::SIGUSR2,
     ])?;
+    if divided {
+        start::keep_one(&config.registry, config.sim.as_deref())?;
+    }
     let (ours, theirs) = sys::socket_pair()?;
     // A simulated node, say: below us, and no part of the tenant.
     let me = std::process::id() as Tid;
@@ -110,7 +115,13 @@ impl Run {
                     self.hand_on(number);
                 }
             }
-            Report::Ended(status) => return Ok(Some(sys::exit_code(status))),
+            Report::Ended(status) => {
+                if config.trace.is_some() {
+                    // It writes the last lines when the last program of the command has ended.
+                    let _ended = sys::wait_for(self.helper);
+                }
+                return Ok(Some(sys::exit_code(status)));
+            }
             Report::Finished(status) => {
                 // As natively, the memory is free when the command has ended: the helper's end frees it.
                 let _ended = sys::wait_for(self.helper);
@@ -288,7 +299,11 @@ fn processes() -> Vec<Listed> {
 
 /// The processes below `root` that still run, without those of `spare` and what is below them.
 fn descendants(root: Tid, spare: &[Tid]) -> Vec<Tid> {
-    let all = processes();
+    let scheduler = start::started();
+    let all: Vec<Listed> = processes()
+        .into_iter()
+        .filter(|p| Some(p.pid) != scheduler)
+        .collect();
     let mut below = vec![root];
     let mut victims = Vec::new();
     let mut i = 0;

@@ -4,7 +4,7 @@
 //! two are held for bookkeeping only, never across a driver call; the others are held across the driver call whose order
 //! they keep.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +23,7 @@ use crate::caller::Callers;
 use crate::files::{Files, Numbers};
 use crate::limits::Refusals;
 use crate::rmcall::{self, Gpu, OwnClient};
+use crate::share::levers::Levers;
 use crate::spaces::Spaces;
 use crate::sys::{self, Tid};
 use crate::trace::Trace;
@@ -159,6 +160,8 @@ pub struct Tenant {
     pub ahead: Ahead,
     /// How often it may call.
     pub budget: Budget,
+    /// What acts on the GPU's scheduler for it; none where nobody is there to schedule (a test, say).
+    pub levers: Option<Levers>,
     /// What it was refused because a limit was reached.
     pub refusals: Refusals,
     /// Who looks at every call, if anybody does.
@@ -211,6 +214,7 @@ impl Tenant {
             spaces: Spaces::new(limit / 32),
             ahead: Ahead::default(),
             budget,
+            levers: None,
             refusals: Refusals::default(),
             trace: None,
             order: (0..ORDER_SHARDS).map(|_| Mutex::new(())).collect(),
@@ -242,6 +246,12 @@ impl Tenant {
     /// Keeps the driver's calls on one client and the ledger's entries about them in one order.
     pub fn in_order(&self, client: u32) -> MutexGuard<'_, ()> {
         lock(&self.order[client as usize % ORDER_SHARDS])
+    }
+
+    /// As [`Tenant::in_order`] for any clients.
+    pub fn in_order_of(&self, clients: impl Iterator<Item = u32>) -> Vec<MutexGuard<'_, ()>> {
+        let shards: BTreeSet<usize> = clients.map(|c| c as usize % ORDER_SHARDS).collect();
+        shards.into_iter().map(|s| lock(&self.order[s])).collect()
     }
 
     /// As [`Tenant::in_order`] for two clients (one, if they share a shard).

@@ -1,5 +1,6 @@
 //! `RM_ALLOC`: every object a tenant makes.
 
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use policy::ledger::{Claim, ClientHandle, DeviceIndex, ObjectHandle, Pid, Reservation};
@@ -10,6 +11,7 @@ use rm::{Account, Charge, Class, Decision, Kind, Status, class, layout};
 
 use super::{Call, Outcome, Stop, Worker};
 use crate::rmcall;
+use crate::share::levers::Newborn;
 use crate::sys::TenantPtr;
 use crate::tenant::Unknown;
 
@@ -20,19 +22,10 @@ use crate::tenant::Unknown;
 /// objects. Other cards may take more, so the upper bounds are many times that.
 fn hidden_bounds(kind: Kind, engine: Option<u32>) -> (Bytes, Bytes) {
     const COMPUTE: u32 = 1;
-    const CHANNEL: (Bytes, Bytes) = (Bytes::from_kib(64), Bytes::from_mib(4));
     match (kind, engine) {
         (Kind::ChannelGroup, Some(COMPUTE)) => (Bytes::from_kib(4416), Bytes::from_mib(128)),
         (Kind::ChannelGroup, _) => (Bytes(0), Bytes::from_mib(16)),
-        (Kind::Channel, None) => CHANNEL,
-        // With a group of its own: as much as both.
-        (Kind::Channel, Some(_)) => {
-            let (least, most) = hidden_bounds(Kind::ChannelGroup, engine);
-            (
-                least.saturating_add(CHANNEL.0),
-                most.saturating_add(CHANNEL.1),
-            )
-        }
+        (Kind::Channel, _) => (Bytes::from_kib(64), Bytes::from_mib(4)),
         (Kind::Engine, _) => (Bytes(0), Bytes::from_mib(32)),
         _ => (Bytes(0), Bytes::from_mib(4)),
     }
@@ -114,6 +107,11 @@ impl Worker<'_> {
             device,
             need: self.need_of(class, device, client, parent),
         };
+        if class.kind == Kind::Channel && request.need.group.is_none() {
+            // The driver would make it a group that has no handle, and so no slice.
+            self.undo_pointers(&form, capability.is_some());
+            return self.finish_with_status(call, Some(form.status), Status::NOT_SUPPORTED);
+        }
         let Some(claim) = self.tenant.claim(request.need) else {
             self.undo_pointers(&form, capability.is_some());
             return self.finish_with_status(call, Some(form.status), Status::NO_MEMORY);
@@ -183,12 +181,7 @@ impl Worker<'_> {
                 let kind = below
                     .and_then(|id| self.tenant.abi.class(id))
                     .map(|c| c.kind);
-                if kind == Some(Kind::ChannelGroup) {
-                    need.group = Some(parent);
-                } else {
-                    // The driver makes it a group of its own.
-                    need.groups = 1;
-                }
+                need.group = (kind == Some(Kind::ChannelGroup)).then_some(parent);
             }
             _ => {}
         }
@@ -537,6 +530,37 @@ impl Worker<'_> {
         Ok(executed?)
     }
 
+    /// A new group, channel or context is under the scheduler's rule before its tenant learns of it.
+    fn pull_levers(
+        &self,
+        call: &Call,
+        request: &Request,
+        (client, handle): (ClientHandle, ObjectHandle),
+    ) -> io::Result<()> {
+        let Some(levers) = &self.tenant.levers else {
+            return Ok(());
+        };
+        let parent = ObjectHandle(request.parent);
+        match (request.class.kind, request.device) {
+            (Kind::ChannelGroup, Some(device)) => levers.born(
+                self.tenant,
+                &Newborn {
+                    name: (client, handle),
+                    device,
+                    engine: self.engine_of(request).unwrap_or_default(),
+                    file: &call.file,
+                },
+            ),
+            (Kind::Channel, _) => levers.channel_born(self.tenant, (client, parent), handle),
+            (Kind::Engine, _) if computes(request.class.id) => {
+                let group = self.tenant.ledger().parent_of(client, parent);
+                let group = group.ok_or_else(|| io::Error::other("its channel has no group"))?;
+                levers.computes(self.tenant, &call.file, (client, group))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Frees an object (client, parent, handle) that the tenant may not have after all. One that stays would be charged to
     /// nobody.
     fn take_back(&self, call: &Call, (client, parent, handle): (u32, u32, u32)) {
@@ -554,10 +578,7 @@ impl Worker<'_> {
         if request.need.groups == 0 {
             return None;
         }
-        let at = match request.class.kind {
-            Kind::Channel => layout::channel_alloc::ENGINE_TYPE,
-            _ => layout::channel_group_alloc::ENGINE_TYPE,
-        };
+        let at = layout::channel_group_alloc::ENGINE_TYPE;
         Some(if at + 4 <= self.params.len() {
             self.params.u32(at)
         } else {
@@ -601,6 +622,14 @@ impl Worker<'_> {
         self.enter(call, form, request)?;
         let handle = ObjectHandle(self.new_handle());
         let client = ClientHandle(request.client);
+        if let Err(why) = self.pull_levers(call, request, (client, handle)) {
+            self.tenant.ledger().cancel(reservation);
+            self.tenant.ledger().free(client, handle);
+            self.take_back(call, (request.client, request.parent, handle.0));
+            self.set_status(form, Status::NOT_SUPPORTED);
+            self.tenant.say(&format!("refused a context: {why}"));
+            return Ok(());
+        }
         let attached = self
             .tenant
             .ledger()
@@ -608,6 +637,11 @@ impl Worker<'_> {
         debug_assert!(attached.is_ok(), "the object was entered just now");
         Ok(())
     }
+}
+
+/// Whether a class computes: NVIDIA numbers a class by its generation and, in the low byte, by its purpose.
+fn computes(class: u32) -> bool {
+    class & 0xff == 0xc0
 }
 
 /// What the driver takes of the host's memory at most: pages of the size that the attributes ask for. `None`: nobody has

@@ -207,6 +207,29 @@ impl Ledger {
         self.object(client, handle).map(|object| object.class)
     }
 
+    /// The number of an object: no other object of the ledger ever has it.
+    pub fn serial_of(&self, client: ClientHandle, handle: ObjectHandle) -> Option<u64> {
+        self.object(client, handle).map(|object| object.serial)
+    }
+
+    /// The parent of an object that is no client.
+    pub fn parent_of(&self, client: ClientHandle, handle: ObjectHandle) -> Option<ObjectHandle> {
+        self.object(client, handle)?.parent
+    }
+
+    /// The objects right below another, with their classes.
+    pub fn below(
+        &self,
+        client: ClientHandle,
+        handle: ObjectHandle,
+    ) -> impl Iterator<Item = (ObjectHandle, u32)> + '_ {
+        let children = self.object(client, handle).map(|object| &object.children);
+        children
+            .into_iter()
+            .flatten()
+            .filter_map(move |&child| self.class_of(client, child).map(|class| (child, class)))
+    }
+
     /// The charged size of the memory that an object is, without what the driver made for it.
     pub fn memory_size(&self, client: ClientHandle, handle: ObjectHandle) -> Option<Bytes> {
         let memory = self.object(client, handle)?.memory?;

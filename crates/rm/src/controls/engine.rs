@@ -53,8 +53,8 @@ controls! {
     0x90cd_0104 "NV_EVENT_BUFFER_CTRL_CMD_FLUSH" 0 DENIED "the context-switch timeline";
     0x90e6_0102 "NV90E6_CTRL_CMD_MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK" 8 EXECUTE READS;
     0xa06c_0101 "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE" 3 EXECUTE "CUDA schedules its own channel group";
-    0xa06c_0103 "NVA06C_CTRL_CMD_SET_TIMESLICE" 8 EXECUTE "CUDA sets the timeslice of its own channel group";
-    0xa06c_0105 "NVA06C_CTRL_CMD_PREEMPT" 8 EXECUTE "CUDA preempts its own channel group";
+    0xa06c_0103 "NVA06C_CTRL_CMD_SET_TIMESLICE" 8 ABSORB "the slice of a group is the scheduler's to say";
+    0xa06c_0105 "NVA06C_CTRL_CMD_PREEMPT" 8 ABSORB "every preemption is a switch that somebody else would pay for";
     0xa06c_0107 "NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL" 4 DENIED
         "priority among channel groups: the scheduler's";
     0xa06f_0103 "NVA06F_CTRL_CMD_GPFIFO_SCHEDULE" 3 EXECUTE "CUDA schedules its own channel";

@@ -77,8 +77,8 @@ controls! {
     0x2080_1209 "NV2080_CTRL_CMD_GR_CTXSW_PM_BIND" 40 UNSUPPORTED
         "binds a context buffer to a channel of a client it names" { foreign: &[client(0)] };
     0x2080_120e "NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE" 24 UNSUPPORTED "profiling mode of a context";
-    0x2080_1210 "NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE" 32 EXECUTE
-        "CUDA asks for instruction-level preemption of its own channel";
+    0x2080_1210 "NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE" 32 ABSORB
+        "guard has set instruction-level preemption already, which CUDA asks for";
     0x2080_1211 "NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND" 112 UNSUPPORTED
         "binds preemption buffers to a channel of a client it names" { foreign: &[client(4)] };
     0x2080_1212 "NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE" 24 UNSUPPORTED "profiling mode of a context";

@@ -2,6 +2,8 @@
 
 #![expect(dead_code, reason = "each test file uses a part of it")]
 
+pub mod reader;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
