@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use policy::units::Size;
 
 /// Slices NVIDIA GPUs between tenants who don't trust each other.
@@ -35,6 +35,14 @@ pub enum Command {
     Setup(SetupOptions),
     /// List the slices that live on this node
     Ps(PsOptions),
+    /// Change the memory or the part of the GPU's time of a slice that runs
+    Set(SetOptions),
+    /// Take a slice off its GPUs: its programs stay and wait, its memory stays its own
+    Pause(PauseOptions),
+    /// Let a paused slice run again
+    Resume(PauseOptions),
+    /// End a slice
+    Stop(StopOptions),
     /// Run a command with a line for every driver call, to send with a bug report
     Trace(TraceOptions),
     /// Print the completions of a shell
@@ -86,6 +94,20 @@ fn percent(text: &str) -> Result<u16, String> {
         Ok(hundredths)
     } else {
         Err(wrong())
+    }
+}
+
+/// A cap that can be lifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cap(pub Option<u16>);
+
+fn cap(text: &str) -> Result<Cap, String> {
+    match text {
+        "none" => Ok(Cap(None)),
+        text => match percent(text) {
+            Ok(hundredths) => Ok(Cap(Some(hundredths))),
+            Err(wrong) => Err(format!("{wrong}, and not none")),
+        },
     }
 }
 
@@ -217,6 +239,61 @@ pub struct PsOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("terms").args(["weight", "cap", "memory"]).required(true).multiple(true))]
+pub struct SetOptions {
+    /// Name of the slice
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Part of a GPU's time against the other slices' weights, while they want it too: 1 to 10000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub weight: Option<u32>,
+    /// Most of a GPU's time, also when nobody else wants it: 1 to 100 percent, as 25, 12.5 or 25%, or none
+    #[arg(long, value_name = "PERCENT|none", value_parser = cap)]
+    pub cap: Option<Cap>,
+    /// Device memory on each of its GPUs: bytes, or 512MiB, 20GiB, 25%; not less than it holds
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: Option<Size>,
+    /// Quotas on a card may sum above its memory
+    #[arg(long, requires = "memory")]
+    pub overcommit: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A slice of a running simulated node, by its socket
+    #[arg(long, value_name = "SOCKET")]
+    pub sim: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PauseOptions {
+    /// Name of the slice
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A slice of a running simulated node, by its socket
+    #[arg(long, value_name = "SOCKET")]
+    pub sim: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct StopOptions {
+    /// Name of the slice
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Kill it, and do not ask it to end and wait for ten seconds
+    #[arg(long)]
+    pub now: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A slice of a running simulated node, by its socket
+    #[arg(long, value_name = "SOCKET")]
+    pub sim: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub struct TraceOptions {
     /// Write the lines to a file [default: standard error]
     #[arg(long, value_name = "FILE")]
@@ -259,6 +336,9 @@ mod tests {
         ] {
             let told = percent(text).unwrap_err();
             assert!(told.contains("1 to 100"), "{text} {told}");
+            assert!(cap(text).is_err(), "{text}");
         }
+        assert_eq!(cap("none"), Ok(Cap(None)));
+        assert_eq!(cap("12.5"), Ok(Cap(Some(1250))));
     }
 }

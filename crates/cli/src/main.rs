@@ -2,6 +2,7 @@
 
 mod args;
 mod backend;
+mod control;
 mod demo;
 mod doctor;
 mod embed;
@@ -94,6 +95,10 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         ),
         Command::Setup(options) => setup::run(&options),
         Command::Ps(options) => ps::run(options.sim.as_deref(), options.json),
+        Command::Set(options) => control::set(&options),
+        Command::Pause(options) => control::pause(&options, true),
+        Command::Resume(options) => control::pause(&options, false),
+        Command::Stop(options) => control::stop(&options),
         Command::Trace(options) => trace::run(&options),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man => manual::man(),

@@ -87,7 +87,7 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
         cgroup: place.as_ref().map(|p| p.tenant().to_owned()),
         registry: registry.folder().to_owned(),
     };
-    let code = supervisor::run(&config, &lease, divided)?;
+    let code = supervisor::run(&config, lease, divided, cards)?;
     Ok(u8::try_from(code).unwrap_or(crate::OWN_FAILURE))
 }
 

@@ -408,7 +408,7 @@ fn slice_devices(own: &OwnClient, quotas: &[(String, u64)]) -> io::Result<Vec<Sl
             })?;
             Ok(SliceDevice {
                 gpu: gpu.clone(),
-                quota: Bytes(*bytes),
+                granted: Bytes(*bytes),
             })
         })
         .collect()

@@ -33,11 +33,11 @@ pub fn of_slice(
         DeviceLimits {
             channels,
             groups: objects::groups_for(channels),
-            bar1: objects::bar1_for(own.bar1(&device.gpu), device.quota, device.gpu.memory),
+            bar1: objects::bar1_for(own.bar1(&device.gpu), device.granted, device.gpu.memory),
         }
     };
     let cards = devices.len().max(1) as u64;
-    let quota = devices.iter().map(|device| device.quota).sum();
+    let quota = devices.iter().map(|device| device.granted).sum();
     let all = own.gpus().iter().map(|gpu| gpu.memory).sum();
     Ok(Limits {
         clients: CLIENTS,

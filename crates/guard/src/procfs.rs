@@ -80,6 +80,42 @@ pub fn parse_epoll_entries(text: &str) -> Vec<u64> {
         .collect()
 }
 
+/// The parent in proc_pid_stat(5). The name in parentheses may hold anything; what follows the last one does not.
+pub fn parse_parent(stat: &str) -> Option<i32> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a command line (words with a zero byte behind each) begins with these words.
+pub fn begins_with_words(command_line: &[u8], words: &[&str]) -> bool {
+    let mut rest = command_line.split(|&byte| byte == 0);
+    words
+        .iter()
+        .all(|word| rest.next() == Some(word.as_bytes()))
+}
+
+/// What a process can't get rid of any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Confinement {
+    /// It gets no right by executing a program.
+    pub no_new_privileges: bool,
+    /// So many seccomp filters are on it.
+    pub filters: u32,
+}
+
+/// Reads it in proc_pid_status(5).
+pub fn parse_confinement(status: &str) -> Option<Confinement> {
+    // The name of the program comes first, with its line breaks escaped.
+    let number = |key: &str| -> Option<u32> {
+        let line = status.lines().find_map(|l| l.strip_prefix(key))?;
+        line.trim().parse().ok()
+    };
+    Some(Confinement {
+        no_new_privileges: number("NoNewPrivs:")? != 0,
+        filters: number("Seccomp_filters:")?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +158,26 @@ mod tests {
         assert_eq!(parse_driver_version(closed).as_deref(), Some("550.54.15"));
         assert_eq!(parse_driver_version(""), None);
         assert!(is_open_module(open) && !is_open_module(closed) && !is_open_module(""));
+    }
+
+    #[test]
+    fn a_process_is_named_by_what_it_cannot_write_itself() {
+        let stat = "12 (a) b) S 7 12 12 0 -1";
+        assert_eq!(parse_parent(stat), Some(7));
+        assert_eq!(parse_parent("12 (a"), None);
+        let words = ["gpuslice-helper", "__helper"];
+        assert!(begins_with_words(
+            b"gpuslice-helper\0__helper\x003\0",
+            &words
+        ));
+        assert!(!begins_with_words(b"gpuslice-helper\0", &words));
+        assert!(!begins_with_words(b"xgpuslice-helper\0__helper\0", &words));
+        assert!(!begins_with_words(b"", &words));
+        let status =
+            "Name:\tNoNewPrivs: 0\nState:\tR\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n";
+        let confined = parse_confinement(status).unwrap();
+        assert!(confined.no_new_privileges);
+        assert_eq!(confined.filters, 3);
+        assert_eq!(parse_confinement("Name:\tx\n"), None);
     }
 }

@@ -5,9 +5,9 @@
 //! under the lock of the folder's own lock file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -15,6 +15,7 @@ use policy::admission::{self, Card, Grant};
 use policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::control;
 use crate::rmcall::Gpu;
 use crate::share::board::{self, BOARD};
 use crate::sys;
@@ -65,12 +66,24 @@ pub struct Lease {
     file: File,
     /// What was granted.
     pub entry: Entry,
+    /// Length of the entry's line, with the room behind it for another grant: what comes next in the file stays there.
+    line: usize,
 }
+
+/// A quota is written with so many digits at most.
+const DIGITS: usize = 20;
 
 impl Lease {
     /// The descriptor whose lock is the lease; a helper inherits it.
     pub fn descriptor(&self) -> &File {
         &self.file
+    }
+
+    /// Writes the entry with one system call. Whoever reads it holds the folder's lock, as does whoever writes.
+    fn write(&self) -> io::Result<()> {
+        let mut text = serde_json::to_vec(&self.entry)?;
+        text.resize(self.line.max(text.len()), b' ');
+        self.file.write_all_at(&text, 0)
     }
 }
 
@@ -186,6 +199,7 @@ impl Registry {
                 fs::remove_file(&path)?;
                 // It may never have had one.
                 let _removed = fs::remove_file(path.with_extension(BOARD));
+                let _removed = fs::remove_file(path.with_extension(control::SOCKET));
                 continue;
             }
             let (text, unknown) = read_whole(&path)?;
@@ -259,25 +273,8 @@ impl Registry {
                 ask.name
             )));
         }
-        let cards: Vec<Card> = gpus
-            .iter()
-            .map(|g| Card {
-                uuid: g.uuid.clone(),
-                total: g.memory,
-            })
-            .collect();
-        let grants: Vec<Grant> = live
-            .iter()
-            .map(|e| Grant {
-                name: e.name.clone(),
-                memory: e
-                    .memory
-                    .iter()
-                    .map(|(u, b)| (u.clone(), Bytes(*b)))
-                    .collect(),
-                channels: e.channels.clone(),
-            })
-            .collect();
+        let cards = cards(gpus);
+        let grants: Vec<Grant> = live.iter().map(grant).collect();
         let request = Grant {
             name: ask.name.clone(),
             memory: ask.memory.clone(),
@@ -310,7 +307,7 @@ impl Registry {
             .cap
             .store(ask.cap.unwrap_or(0).into(), Ordering::Release);
         let path = self.folder.join(format!("{}.tenant", ask.name));
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             // Whoever can open it can lock it, and so keep the quota of a slice that has ended.
@@ -318,8 +315,83 @@ impl Registry {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)?;
         flock(&file, libc::LOCK_EX | libc::LOCK_NB)?;
-        file.write_all(&serde_json::to_vec(&entry)?)?;
-        Ok(Lease { file, entry })
+        let line = serde_json::to_vec(&entry)?.len() + DIGITS * entry.memory.len();
+        let lease = Lease { file, entry, line };
+        lease.write()?;
+        Ok(lease)
+    }
+
+    /// Grants a slice that lives as much memory on its cards as is asked for, or says what is free. Where it has more it
+    /// keeps that for now: its helper has to give it up first ([`Registry::settle`]).
+    ///
+    /// # Errors
+    /// As [`Registry::grant`]; nothing has changed.
+    pub fn grant_more(
+        &self,
+        lease: &mut Lease,
+        asked: &[(String, Bytes)],
+        gpus: &[Gpu],
+        overcommit: bool,
+    ) -> io::Result<()> {
+        let _locked = self.lock()?;
+        let mut others = self.live()?;
+        others.retain(|e| e.name != lease.entry.name);
+        let has = |uuid: &str| {
+            let mut memory = lease.entry.memory.iter();
+            memory.find(|(on, _)| on == uuid).map(|(_, bytes)| *bytes)
+        };
+        // Who gives something back needs nobody's leave.
+        let more = |(uuid, bytes): &&(String, Bytes)| {
+            bytes.0 == 0 || has(uuid).is_none_or(|has| bytes.0 > has)
+        };
+        let request = Grant {
+            name: lease.entry.name.clone(),
+            memory: asked.iter().filter(more).cloned().collect(),
+            channels: Vec::new(),
+        };
+        if !request.memory.is_empty() {
+            let grants: Vec<Grant> = others.iter().map(grant).collect();
+            admission::admit(&cards(gpus), &grants, &request, overcommit)
+                .map_err(|r| io::Error::other(r.to_string()))?;
+        }
+        let before = lease.entry.memory.clone();
+        for (uuid, bytes) in &mut lease.entry.memory {
+            if let Some((_, more)) = asked.iter().find(|(on, _)| on == uuid) {
+                *bytes = more.0.max(*bytes);
+            }
+        }
+        let written = lease.write();
+        if written.is_err() {
+            lease.entry.memory = before;
+        }
+        written
+    }
+
+    /// What the helper of a slice has given up is free for others.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn settle(&self, lease: &mut Lease, has: &[(String, u64)]) -> io::Result<()> {
+        let _locked = self.lock()?;
+        lease.entry.memory = has.to_vec();
+        lease.write()
+    }
+}
+
+fn cards(gpus: &[Gpu]) -> Vec<Card> {
+    let card = |gpu: &Gpu| Card {
+        uuid: gpu.uuid.clone(),
+        total: gpu.memory,
+    };
+    gpus.iter().map(card).collect()
+}
+
+fn grant(entry: &Entry) -> Grant {
+    let memory = entry.memory.iter().map(|(u, b)| (u.clone(), Bytes(*b)));
+    Grant {
+        name: entry.name.clone(),
+        memory: memory.collect(),
+        channels: entry.channels.clone(),
     }
 }
 

@@ -6,11 +6,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cgroup;
+use crate::control::{self, Answer, Control, Wish};
 use crate::helper::{HelperConfig, Report};
+use crate::live::Live;
+use crate::peer;
 use crate::registry::Lease;
+use crate::rmcall::Gpu;
 use crate::share::start;
 use crate::sys::{self, Tid};
 
@@ -22,11 +26,11 @@ const CANNOT_EXECUTE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
 /// Starts the helper and stays until the command has ended. Returns the exit status of `run`. `divided`: the slice needs
-/// a scheduler.
+/// a scheduler. `gpus`: the node's.
 ///
 /// # Errors
 /// One line for the user; the command did not run.
-pub fn run(config: &HelperConfig, lease: &Lease, divided: bool) -> io::Result<i32> {
+pub fn run(config: &HelperConfig, lease: Lease, divided: bool, gpus: Vec<Gpu>) -> io::Result<i32> {
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0)?;
     let signals = sys::signal_fd(&[
         libc::SIGCHLD,
@@ -37,9 +41,11 @@ pub fn run(config: &HelperConfig, lease: &Lease, divided: bool) -> io::Result<i3
         libc::SIGUSR1,
         libc::SIGUSR2,
     ])?;
+    let mut live = Live::new(config, lease, gpus)?;
     if divided {
-        start::keep_one(&config.registry, config.sim.as_deref())?;
+        live.divide()?;
     }
+    let mut control = Control::listen(&config.registry, &config.name)?;
     let (ours, theirs) = sys::socket_pair()?;
     // A simulated node, say: below us, and no part of the tenant.
     let me = std::process::id() as Tid;
@@ -48,7 +54,7 @@ pub fn run(config: &HelperConfig, lease: &Lease, divided: bool) -> io::Result<i3
         .filter(|p| p.parent == me)
         .map(|p| p.pid)
         .collect();
-    let helper = start_helper(config, lease, &theirs)?;
+    let helper = start_helper(config, live.lease(), &theirs)?;
     drop(theirs);
     sys::close_inherited()?;
     let group = config.cgroup.as_deref().map(|folder| {
@@ -62,35 +68,34 @@ pub fn run(config: &HelperConfig, lease: &Lease, divided: bool) -> io::Result<i3
         command: None,
         early: Vec::new(),
         condemned: false,
+        stopping: None,
+        left: None,
     };
-    loop {
-        let [report, signal] = sys::poll(
-            [
-                (ours.as_raw_fd(), libc::POLLIN),
-                (signals.as_raw_fd(), libc::POLLIN),
-            ],
-            -1,
-        )?;
-        if report != 0 {
-            match Report::receive(ours.as_fd())? {
-                Some(report) => {
-                    if let Some(code) = run.reported(report, config)? {
-                        return Ok(code);
-                    }
-                }
-                None => return Ok(run.helper_gone()),
-            }
-        }
-        if signal != 0 {
-            while let Some((number, sender)) = sys::read_signal(signals.as_fd()) {
-                run.signalled(number, sender);
-            }
-        }
+    let ended = run.serve(config, &ours, &signals, &mut control, &mut live);
+    for client in run.stopping.iter().flat_map(|stopping| &stopping.clients) {
+        control.answer(
+            *client,
+            &match &ended {
+                Ok(code) => Answer::Stopped(*code),
+                Err(e) => Answer::Refused(e.to_string()),
+            },
+        );
     }
+    ended
 }
 
 /// Killed processes end as soon as the kernel comes to them; one that does not hangs in a driver.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Who is asked to end has so long for it.
+pub const TIME_TO_END: Duration = Duration::from_secs(10);
+
+/// Somebody has asked for the end of the slice.
+struct Stopping {
+    /// When everything is killed.
+    due: Option<Instant>,
+    /// Who waits for it.
+    clients: Vec<u64>,
+}
 
 struct Run {
     /// The tenant's control group, and what kills it.
@@ -103,9 +108,93 @@ struct Run {
     early: Vec<i32>,
     /// The tenant was told to end, and the user why.
     condemned: bool,
+    stopping: Option<Stopping>,
+    /// The command has ended, with this status, and what it left behind is being ended.
+    left: Option<i32>,
 }
 
 impl Run {
+    /// Serves helper, signals and whoever controls the slice, until `run` is over.
+    fn serve(
+        &mut self,
+        config: &HelperConfig,
+        helper: &OwnedFd,
+        signals: &OwnedFd,
+        control: &mut Control,
+        live: &mut Live,
+    ) -> io::Result<i32> {
+        const OWN: usize = 2;
+        loop {
+            let mut watched = [(-1, 0); OWN + control::WATCHED];
+            watched[0] = (helper.as_raw_fd(), libc::POLLIN);
+            watched[1] = (signals.as_raw_fd(), libc::POLLIN);
+            watched[OWN..].copy_from_slice(&control.watched(live.is_busy()));
+            let killed_at = self.stopping.as_ref().and_then(|stopping| stopping.due);
+            let due = [live.due(), control.due(), killed_at];
+            let events = sys::poll(watched, until(due.into_iter().flatten().min()))?;
+            if events[0] != 0 {
+                match Report::receive(helper.as_fd())? {
+                    Some(report) => {
+                        if let Some(code) = self.reported(report, config)? {
+                            return Ok(code);
+                        }
+                    }
+                    None => return Ok(self.helper_gone()),
+                }
+            }
+            if events[1] != 0 {
+                while let Some((number, sender)) = sys::read_signal(signals.as_fd()) {
+                    self.signalled(number, sender);
+                }
+            }
+            if let Some((client, answer)) = live.carry_on() {
+                control.answer(client, &answer);
+            }
+            match control.serve(&events[OWN..])? {
+                Some((client, Wish::Stop { now })) => self.stop(client, now),
+                Some((client, wish)) => {
+                    if let Some(answer) = live.change(client, &wish) {
+                        control.answer(client, &answer);
+                    }
+                }
+                None => {}
+            }
+            self.kill_if_due();
+        }
+    }
+
+    /// Asks the command to end, and sees to it that it does.
+    fn stop(&mut self, client: u64, now: bool) {
+        let due = Instant::now() + if now { Duration::ZERO } else { TIME_TO_END };
+        match &mut self.stopping {
+            Some(stopping) => {
+                stopping.clients.push(client);
+                if now {
+                    stopping.due = Some(due);
+                }
+            }
+            None => {
+                self.stopping = Some(Stopping {
+                    due: Some(due),
+                    clients: vec![client],
+                });
+                if !now {
+                    self.hand_on_or_keep(libc::SIGTERM);
+                }
+            }
+        }
+    }
+
+    fn kill_if_due(&mut self) {
+        let due = self.stopping.as_mut().and_then(|stopping| {
+            let due = stopping.due.filter(|due| *due <= Instant::now());
+            due.map(|_| stopping.due = None)
+        });
+        if due.is_some() {
+            self.kill_tenant();
+        }
+    }
+
     /// What the helper tells. `Some`: `run` is over with this status.
     fn reported(&mut self, report: Report, config: &HelperConfig) -> io::Result<Option<i32>> {
         match report {
@@ -113,6 +202,14 @@ impl Run {
                 self.command = Some(pid);
                 for number in std::mem::take(&mut self.early) {
                     self.hand_on(number);
+                }
+            }
+            Report::Ended(status) if self.stopping.is_some() => {
+                // What it has left behind ends too, and has as long for it.
+                self.left = Some(status);
+                for pid in descendants(self.helper, &[]) {
+                    // It may have ended in this moment.
+                    let _sent = sys::kill(pid, libc::SIGTERM);
                 }
             }
             Report::Ended(status) => {
@@ -173,6 +270,10 @@ impl Run {
         self.kill_group();
         // What else is there, and the dead of the group, which are ours to wait for.
         kill_below(std::process::id() as Tid, &self.others);
+        if let Some(status) = self.left {
+            // It had nothing more to tell.
+            return sys::exit_code(status);
+        }
         if !self.condemned {
             eprintln!("gpuslice: the tenant's helper died; its programs were ended");
         }
@@ -185,6 +286,10 @@ impl Run {
         if number == libc::SIGCHLD || from_terminal {
             return;
         }
+        self.hand_on_or_keep(number);
+    }
+
+    fn hand_on_or_keep(&mut self, number: i32) {
         if self.command.is_some() {
             self.hand_on(number);
         } else {
@@ -201,6 +306,14 @@ impl Run {
     }
 }
 
+/// Milliseconds until then, for poll(2).
+fn until(due: Option<Instant>) -> i32 {
+    let Some(due) = due else { return -1 };
+    let left = due.saturating_duration_since(Instant::now());
+    // Not before: it would be looked at again and again until then.
+    i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+}
+
 fn start_helper(config: &HelperConfig, lease: &Lease, socket: &OwnedFd) -> io::Result<Tid> {
     let text = memory_file(&serde_json::to_vec(config)?)?;
     let keep: Vec<i32> = vec![
@@ -210,8 +323,8 @@ fn start_helper(config: &HelperConfig, lease: &Lease, socket: &OwnedFd) -> io::R
     ];
     let mut command = Command::new("/proc/self/exe");
     command
-        .arg0("gpuslice-helper")
-        .arg("__helper")
+        .arg0(peer::HELPER[0])
+        .arg(peer::HELPER[1])
         .arg(text.as_raw_fd().to_string())
         .arg(socket.as_raw_fd().to_string())
         .arg(lease.descriptor().as_raw_fd().to_string())

@@ -115,8 +115,8 @@ impl Walls {
 pub struct SliceDevice {
     /// The card.
     pub gpu: Gpu,
-    /// The tenant's quota on it.
-    pub quota: Bytes,
+    /// The tenant's quota on it when the slice began. It may change: the ledger has the one that holds.
+    pub granted: Bytes,
 }
 
 /// No program makes so many different calls that the table lacks; what makes more is not worth counting.
@@ -190,7 +190,7 @@ impl Tenant {
         own: OwnClient,
         limits: Limits,
     ) -> io::Result<Tenant> {
-        let quotas: Vec<Bytes> = devices.iter().map(|d| d.quota).collect();
+        let quotas: Vec<Bytes> = devices.iter().map(|d| d.granted).collect();
         let mut ledger = Ledger::with_walls(&quotas, walls.ledger());
         ledger.set_limits(limits);
         let budget = Budget::new(budget::CALLS_A_SECOND, devices.len());

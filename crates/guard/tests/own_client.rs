@@ -201,7 +201,7 @@ fn an_audit_finds_what_the_driver_shows_and_the_ledger_does_not() {
         let own = OwnClient::open(backend.clone()).expect("it answers");
         let device = SliceDevice {
             gpu: own.gpus()[0].clone(),
-            quota: Bytes(1 << 30),
+            granted: Bytes(1 << 30),
         };
         let tenant = Tenant::new(
             "audited".into(),

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle};
+use policy::units::Bytes;
 use rm::{Kind, Status, class, ctrl, layout};
 
 use super::board::{Board, Node, SLOTS, Setting};
@@ -319,6 +320,7 @@ impl Levers {
 
     /// Makes everything as the board wants it. How soon it is to be looked at again, whatever happens.
     fn carry_out(&self, tenant: &Arc<Tenant>) -> Option<Duration> {
+        self.set_memory(tenant);
         self.sweep(tenant);
         self.keep(tenant);
         let mut groups: Vec<_> = {
@@ -365,8 +367,30 @@ impl Levers {
         }
     }
 
-    /// Where the scheduler is gone, what it left for that case is wanted: nothing stays detached for ever.
+    /// Gives the tenant the memory that its supervisor asks for, and where it holds more, what it holds.
+    fn set_memory(&self, tenant: &Tenant) {
+        let asked = self.board.memory_asked.load(Ordering::Acquire);
+        if asked == self.board.memory_done.load(Ordering::Acquire) {
+            return;
+        }
+        let mut ledger = tenant.ledger();
+        for (position, card) in self.board.cards[..tenant.devices.len()].iter().enumerate() {
+            let device = DeviceIndex(position as u8);
+            let wanted = Bytes(card.memory_wanted.load(Ordering::Acquire));
+            let has = wanted.max(ledger.used(device));
+            ledger.set_quota(device, has);
+            card.memory_has.store(has.0, Ordering::Release);
+        }
+        drop(ledger);
+        self.board.memory_done.store(asked, Ordering::Release);
+    }
+
+    /// Where the scheduler is gone, what it left for that case is wanted: nothing stays detached for ever but who is
+    /// paused.
     fn keep(&self, tenant: &Tenant) {
+        if self.board.paused.load(Ordering::Acquire) != 0 {
+            return;
+        }
         let silent = self.node.silent_us();
         if silent.is_none_or(|us| us <= SILENT.as_micros() as u64) {
             self.abandoned.store(false, Ordering::Relaxed);

@@ -9,6 +9,6 @@
 pub mod board;
 pub mod levers;
 pub mod scheduler;
-mod shared;
+pub(crate) mod shared;
 pub mod start;
 pub mod timeline;

@@ -53,6 +53,17 @@ struct Tenant {
     groups: HashMap<usize, (u32, GroupId, usize)>,
 }
 
+impl Tenant {
+    /// Whether anything of it is detached on a card.
+    fn is_off(&self, card: usize) -> bool {
+        let mut groups = self.groups.iter().filter(|(_, of)| of.2 == card);
+        groups.any(|(&slot, &(serial, ..))| {
+            let wanted = self.board.slots[slot].wanted(serial);
+            wanted.is_some_and(|wanted| !wanted.attached)
+        })
+    }
+}
+
 /// A card with its plan.
 struct Card {
     gpu: Gpu,
@@ -140,12 +151,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether there is anything to divide on a card: several tenants with contexts, or one that is held to a cap.
+    /// Whether there is anything to divide on a card: several tenants with contexts, or one that is held to a cap, or has
+    /// been and is to get everything back.
     fn is_divided(&self, card: usize) -> bool {
         let mut tenants = 0;
         for tenant in self.tenants.values() {
             let here = tenant.groups.values().any(|&(_, _, on)| on == card);
-            if here && (tenant.terms.1 != 0 || tenant.terms.2 != 0) {
+            if here && (tenant.terms.1 != 0 || tenant.terms.2 != 0 || tenant.is_off(card)) {
                 return true;
             }
             tenants += usize::from(here);
@@ -284,7 +296,7 @@ impl Scheduler {
                 told = true;
             }
             if told {
-                tell(&tenant.board);
+                tenant.board.tell();
             }
         }
         self.last_id = last_id;
@@ -315,7 +327,7 @@ impl Scheduler {
             }
         }
         for name in to_tell {
-            tell(&self.tenants[name].board);
+            self.tenants[name].board.tell();
         }
         self.show(card, &measured);
         let wake = plan.wake_us.map(|at| at.saturating_sub(now_us));
@@ -390,7 +402,7 @@ impl Scheduler {
                     at.want(serial, Setting { attached, ..wanted });
                 }
             }
-            tell(&tenant.board);
+            tenant.board.tell();
         }
         Ok(true)
     }
@@ -510,12 +522,6 @@ fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
 fn say(line: &str) {
     // Nobody may read it; the node goes on.
     let _said = writeln!(io::stderr(), "{}: {line}", std::process::id());
-}
-
-/// The helper looks at its board.
-fn tell(board: &Board) {
-    board.plans.fetch_add(1, Ordering::AcqRel);
-    shared::wake(&board.plans);
 }
 
 /// Names of [`State`] by the number on the board.
