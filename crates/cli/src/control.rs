@@ -1,12 +1,14 @@
 //! `gpuslice set`, `pause`, `resume` and `stop`: they ask the supervisor of a slice that runs.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use guard::control::{self, Answer, Standing, Terms, Wish};
 use guard::registry::{Entry, Registry, valid_name};
 use guard::supervisor::TIME_TO_END;
+use guard::sys;
 use policy::units::Bytes;
 use serde::Serialize;
 
@@ -80,7 +82,7 @@ pub fn stop(options: &StopOptions) -> Result<u8, Failure> {
     };
     // `run` has said its last word: when its process is gone the slice's memory is free.
     let until = Instant::now() + PATIENCE;
-    while slices.find(name)?.is_some() {
+    while slices.lives(name)? {
         if Instant::now() > until {
             return Err(format!("slice '{name}' has ended, and its processes have not: what holds them up is in the kernel or its driver").into());
         }
@@ -156,24 +158,42 @@ fn line(name: &str, now: &Standing) -> String {
 
 /// The slices that can be asked.
 struct Slices {
-    registry: Registry,
-    /// Those of root, for who is not root.
-    roots: Option<PathBuf>,
+    /// Those of this user, or of anybody for root.
+    registry: Option<Registry>,
+    /// Where another user's are, who says himself that they are his.
+    others: Option<PathBuf>,
 }
 
 impl Slices {
     fn of(asked_sim: Option<&str>) -> Result<Slices, Failure> {
-        let (registry, roots) = match sim::asked(asked_sim) {
-            Some(socket) => (sim::registry_of(&socket)?, None),
-            None => (Registry::of_machine()?, Some(PathBuf::from(ROOTS))),
+        let (_, uid) = sys::uids();
+        let Some(socket) = sim::asked(asked_sim) else {
+            return Ok(Slices {
+                registry: Some(Registry::of_machine()?),
+                others: (uid != 0).then(|| ROOTS.into()),
+            });
         };
-        let roots = roots.filter(|roots| roots != registry.folder());
-        Ok(Slices { registry, roots })
+        let folder = sim::registry_folder(&socket)?;
+        let is_others = |owner: u32| uid != 0 && owner != uid;
+        if std::fs::metadata(&folder).is_ok_and(|meta| is_others(meta.uid())) {
+            return Ok(Slices {
+                registry: None,
+                others: Some(folder),
+            });
+        }
+        Ok(Slices {
+            registry: Some(Registry::in_folder(&folder)?),
+            others: None,
+        })
     }
 
-    fn find(&self, name: &str) -> io::Result<Option<Entry>> {
-        let live = self.registry.tenants()?;
-        Ok(live.into_iter().find(|entry| entry.name == name))
+    fn live(&self) -> io::Result<Vec<Entry>> {
+        let registry = self.registry.as_ref();
+        registry.map_or(Ok(Vec::new()), Registry::tenants)
+    }
+
+    fn lives(&self, name: &str) -> io::Result<bool> {
+        Ok(self.live()?.iter().any(|entry| entry.name == name))
     }
 
     /// Asks a slice; refusals are errors.
@@ -195,15 +215,16 @@ impl Slices {
     }
 
     fn folder_of(&self, name: &str) -> Result<&Path, Failure> {
-        let live = self.registry.tenants()?;
-        if live.iter().any(|entry| entry.name == name) {
-            return Ok(self.registry.folder());
+        let live = self.live()?;
+        if let Some(registry) = &self.registry
+            && live.iter().any(|entry| entry.name == name)
+        {
+            return Ok(registry.folder());
         }
-        let at_roots = |roots: &&PathBuf| {
-            valid_name(name) && roots.join(format!("{name}.{}", control::SOCKET)).exists()
-        };
-        if let Some(roots) = self.roots.as_ref().filter(at_roots) {
-            return Ok(roots);
+        let socket = format!("{name}.{}", control::SOCKET);
+        let is_there = |others: &&PathBuf| valid_name(name) && others.join(&socket).exists();
+        if let Some(others) = self.others.as_ref().filter(is_there) {
+            return Ok(others);
         }
         let names: Vec<&str> = live.iter().map(|entry| entry.name.as_str()).collect();
         let there_are = match names.as_slice() {

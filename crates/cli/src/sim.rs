@@ -147,7 +147,7 @@ impl Node {
     /// # Errors
     /// The folder is not ours to use.
     pub fn registry(&self) -> io::Result<Registry> {
-        beside(&self.socket)
+        Registry::in_folder(&self.socket.with_file_name(REGISTRY))
     }
 
     /// What a program needs in its environment to run on the node, given what is there.
@@ -164,20 +164,24 @@ impl Node {
     }
 }
 
-fn beside(socket: &Path) -> io::Result<Registry> {
-    Registry::in_folder(&socket.with_file_name(REGISTRY))
-}
-
 /// The registry of a running node.
 ///
 /// # Errors
-/// What is asked for is no socket.
+/// What is asked for is no socket, or the node is another user's.
 pub fn registry_of(asked: &str) -> Result<Registry, Failure> {
+    Ok(Registry::in_folder(&registry_folder(asked)?)?)
+}
+
+/// Where a running node has its registry, whoever it belongs to.
+///
+/// # Errors
+/// What is asked for is no socket.
+pub fn registry_folder(asked: &str) -> Result<PathBuf, Failure> {
     let socket = Path::new(asked);
     if !asked.contains('/') || !socket.exists() {
         return Err(format!("--sim {asked}: there is no such socket; a running simulated node has it in {SOCKET_VARIABLE}").into());
     }
-    Ok(beside(socket)?)
+    Ok(socket.with_file_name(REGISTRY))
 }
 
 /// `gpuslice sim SPEC -- CMD`: the command on a simulated node, with no slice round it. Returns its exit status.

@@ -4,6 +4,7 @@ mod cases;
 mod commands;
 mod common;
 mod compute;
+mod control;
 mod cuda;
 mod run;
 mod setup;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rm::{ctrl, layout};
 use serde_json::Value;
 
+use super::cuda::Cuda;
 use super::kernels::Spinner;
 use super::{Context, Outcome};
 use crate::outside::{Finding, Line, Worked, print};
@@ -143,6 +144,22 @@ fn spin_alone(context: &Context) -> Result<Meter, Box<dyn std::error::Error>> {
     }
     meter.tell();
     Ok(meter)
+}
+
+/// Keeps a copy engine busy. Words: `seconds`. What it counts as kernels are copies of 8 MiB.
+pub(super) fn copier(context: &Context) -> Outcome {
+    let bytes = vec![0x5au8; 8 << 20];
+    let until = Instant::now() + context.seconds()?;
+    let cuda = Cuda::open()?;
+    let memory = cuda
+        .alloc(bytes.len() as u64)
+        .map_err(|code| format!("cuMemAlloc failed with {code}"))?;
+    let mut meter = Meter::new(0);
+    while Instant::now() < until {
+        cuda.copy_to(memory, &bytes)?;
+        meter.done(1);
+    }
+    meter.end(String::new())
 }
 
 fn open(contexts: usize, kernel_ns: u64, ahead: Duration) -> Result<Vec<Spinner>, String> {

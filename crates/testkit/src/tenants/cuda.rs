@@ -43,6 +43,7 @@ pub struct Cuda {
     mem_info: MemInfo,
     alloc: unsafe extern "C" fn(*mut u64, usize) -> c_int,
     free: unsafe extern "C" fn(u64) -> c_int,
+    to_device: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
     device: c_int,
 }
 
@@ -81,6 +82,7 @@ impl Cuda {
                 mem_info: library.function(c"cuMemGetInfo_v2")?,
                 alloc: library.function(c"cuMemAlloc_v2")?,
                 free: library.function(c"cuMemFree_v2")?,
+                to_device: library.function(c"cuMemcpyHtoD_v2")?,
                 device,
             })
         }
@@ -123,6 +125,17 @@ impl Cuda {
             0 => Ok(address),
             code => Err(code),
         }
+    }
+
+    /// `cuMemcpyHtoD`: done when it returns.
+    ///
+    /// # Errors
+    /// CUDA's error number in a line.
+    pub fn copy_to(&self, address: u64, bytes: &[u8]) -> Result<(), String> {
+        // SAFETY: the function is cuda.h's; the bytes are live, and the device checks the address.
+        ok("cuMemcpyHtoD", unsafe {
+            (self.to_device)(address, bytes.as_ptr().cast(), bytes.len())
+        })
     }
 
     /// `cuMemFree`.

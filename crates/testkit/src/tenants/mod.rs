@@ -203,6 +203,7 @@ const PROGRAMS: &[Entry] = &[
     ("fuzz", fuzz::fuzz),
     ("replay", replay::replay),
     ("spin", compute::spin),
+    ("copier", compute::copier),
     ("rotate", compute::rotate),
     ("wfi", compute::wfi),
     ("restarter", compute::restarter),
