@@ -310,3 +310,133 @@ fn random() -> io::Result<u64> {
     }
     Ok(u64::from_ne_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Supervisor {
+        control: Control,
+        folder: PathBuf,
+    }
+
+    impl Supervisor {
+        fn new(name: &str) -> Supervisor {
+            let name = format!("gpuslice-control-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir(&folder).unwrap();
+            let control = Control::listen(&folder, "a").unwrap();
+            Supervisor { control, folder }
+        }
+
+        /// One turn of its loop: whoever asks.
+        fn turn(&mut self, busy: bool) -> Option<(u64, Wish)> {
+            let events = sys::poll(self.control.watched(busy), 50).unwrap();
+            self.control.serve(&events).unwrap()
+        }
+
+        /// A client that has been told the number.
+        fn client(&mut self) -> (OwnedFd, u64) {
+            let patience = Duration::from_secs(5);
+            let socket = seqpacket::connect(&self.folder, "a.sock", patience).unwrap();
+            assert_eq!(self.turn(false), None);
+            let Answer::Ask(number) = answer_from(&socket).unwrap() else {
+                panic!("refused");
+            };
+            (socket, number)
+        }
+    }
+
+    impl Drop for Supervisor {
+        fn drop(&mut self) {
+            let _removed = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    fn say(socket: &OwnedFd, number: u64) {
+        let wish = Wish::Pause;
+        let text = serde_json::to_vec(&Request { number, wish }).unwrap();
+        sys::send_message(socket.as_fd(), &text, None).unwrap();
+    }
+
+    #[test]
+    fn who_asks_is_answered_once() {
+        let mut supervisor = Supervisor::new("once");
+        let (socket, number) = supervisor.client();
+        say(&socket, number);
+        assert_eq!(supervisor.turn(true), None, "not while it is busy");
+        let (client, wish) = supervisor.turn(false).unwrap();
+        assert_eq!(wish, Wish::Pause);
+        let answer = Answer::Stopped(3);
+        supervisor.control.answer(client, &answer);
+        assert_eq!(answer_from(&socket).unwrap(), answer);
+        assert!(answer_from(&socket).is_err(), "it hung up");
+        let path = supervisor.folder.join("a.sock");
+        assert!(path.exists());
+        drop(supervisor);
+        assert!(!path.exists());
+    }
+
+    /// A request that was on its way before the process was pinned down may be another's with its number.
+    #[test]
+    fn a_request_without_the_number_is_refused() {
+        let mut supervisor = Supervisor::new("number");
+        let (socket, number) = supervisor.client();
+        say(&socket, number.wrapping_add(1));
+        assert_eq!(supervisor.turn(false), None);
+        assert!(matches!(answer_from(&socket).unwrap(), Answer::Refused(_)));
+    }
+
+    /// Somebody who may connects, and lets somebody else ask.
+    #[test]
+    fn a_request_of_another_process_is_refused() {
+        let mut supervisor = Supervisor::new("another");
+        let (socket, number) = supervisor.client();
+        let Some(child) = sys::fork().unwrap() else {
+            say(&socket, number);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        };
+        sys::wait_for(child).unwrap();
+        assert_eq!(supervisor.turn(false), None);
+        assert!(matches!(answer_from(&socket).unwrap(), Answer::Refused(_)));
+    }
+
+    #[test]
+    fn who_asks_and_does_not_wait_is_not_heard() {
+        let mut supervisor = Supervisor::new("gone");
+        let patience = Duration::from_secs(5);
+        let Some(child) = sys::fork().unwrap() else {
+            let socket = seqpacket::connect(&supervisor.folder, "a.sock", patience);
+            if let Ok(socket) = socket
+                && let Ok(Answer::Ask(number)) = answer_from(&socket)
+            {
+                say(&socket, number);
+            }
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        };
+        while supervisor.control.places.iter().all(Option::is_none) {
+            assert_eq!(supervisor.turn(false), None);
+        }
+        // It has ended, and nobody has its number yet.
+        let pidfd = sys::pidfd_open(child, 0).unwrap();
+        sys::poll([(pidfd.as_raw_fd(), libc::POLLIN)], 5000).unwrap();
+        assert_eq!(supervisor.turn(false), None);
+        sys::wait_for(child).unwrap();
+    }
+
+    #[test]
+    fn who_says_nothing_is_hung_up_on_and_no_more_are_taken_than_can_be_heard() {
+        let mut supervisor = Supervisor::new("silent");
+        let clients: Vec<_> = (0..PLACES).map(|_| supervisor.client()).collect();
+        assert_eq!(supervisor.control.watched(false)[0].0, -1);
+        let due = supervisor.control.due().unwrap();
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        assert_eq!(supervisor.turn(false), None);
+        assert!(answer_from(&clients[0].0).is_err());
+        let (socket, number) = supervisor.client();
+        say(&socket, number);
+        assert!(supervisor.turn(false).is_some());
+    }
+}

@@ -58,6 +58,10 @@ fn is_more_confined(pid: Tid) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -73,6 +77,34 @@ mod tests {
         );
         assert!(refusal(0, own).is_some(), "a process that cannot be seen");
         assert!(refusal(Tid::MAX, own).is_some(), "a process that is gone");
+    }
+
+    #[test]
+    fn a_process_below_a_helper_is_a_tenants() {
+        let folder = std::env::temp_dir().join(format!("gpuslice-peer-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        // A shell whose words are a helper's, and a program below it that says which it is.
+        fs::write(folder.join(HELPER[1]), "sh -c 'echo $$; read x'; exit 0").unwrap();
+        let mut shell = Command::new("sh")
+            .arg0(HELPER[0])
+            .arg(HELPER[1])
+            .current_dir(&folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(shell.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        let (below, helper) = (line.trim().parse().unwrap(), shell.id() as Tid);
+        let (_, own) = sys::uids();
+        let found = (is_below_a_helper(below), is_below_a_helper(helper));
+        let told = refusal(below, own);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, (Some(true), Some(true)));
+        assert!(told.unwrap().contains("a program in a slice"));
     }
 
     #[test]

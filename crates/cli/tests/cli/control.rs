@@ -80,6 +80,24 @@ fn children_of(parent: u32) -> Vec<u32> {
     pids.filter(|&pid| parent_of(pid) == Some(parent)).collect()
 }
 
+/// The process that schedules a node.
+fn scheduler_of(node: &Node) -> i32 {
+    let folder = Path::new(&node.socket).with_file_name("registry");
+    let folder = folder.to_str().expect("a path in UTF-8");
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let found = pids.find(|&pid| {
+        let words = words_of(pid);
+        words.contains("__scheduler") && words.contains(folder)
+    });
+    found.expect("a scheduler") as i32
+}
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: kill(2) takes two numbers; whoever is named is this test's.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
 fn control(node: &Node, words: &[&str]) -> Done {
     gpuslice(&[words, &["--sim", &node.socket]].concat())
 }
@@ -145,6 +163,12 @@ fn a_paused_slice_computes_and_copies_nothing_and_goes_on_where_it_was() {
         std::thread::sleep(SOON);
         let meanwhile = had(&mut usage, helper, engine, Duration::from_secs(2));
         assert_eq!(meanwhile, 0, "{words:?} went on");
+        // Who is paused stays so where nobody schedules.
+        let scheduler = scheduler_of(&node);
+        signal(scheduler, libc::SIGSTOP);
+        let meanwhile = had(&mut usage, helper, engine, Duration::from_secs(2));
+        signal(scheduler, libc::SIGCONT);
+        assert_eq!(meanwhile, 0, "{words:?} went on without a scheduler");
         let told = control(&node, &["resume", "a"]).ended(0);
         assert!(
             told.out
@@ -323,38 +347,6 @@ fn a_slice_keeps_the_memory_that_it_holds() {
     assert_eq!(slice.code(), Some(137));
 }
 
-/// Calls that are not known are counted behind the line that changes.
-#[test]
-fn what_stands_behind_the_grant_stays_there() {
-    let node = Node::start("1xH200");
-    let quota_of_a = (16 * GIB).to_string();
-    let script = format!("read x; {GPUSLICE} __tenant threat_18 {quota_of_a}; cat");
-    let unknown = |node: &Node| -> Option<u64> {
-        let listed = control(node, &["ps", "--json"]).ended(0).json();
-        let calls = listed[0]["unknown_calls"].as_array()?.clone();
-        calls.iter().map(|call| call["count"].as_u64()).sum()
-    };
-    let mut run = command(&node.run(
-        &["--name", "a", "--memory", "16GiB"],
-        &["sh", "-c", &script],
-    ));
-    run.stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let mut slice = Running(run.spawn().expect("start"));
-    let mut input = slice.0.stdin.take().expect("piped");
-    writeln!(input, "go").expect("it reads");
-    wait_until("something unknown is counted", || unknown(&node) > Some(0));
-    std::thread::sleep(Duration::from_secs(2));
-    let before = unknown(&node);
-    control(&node, &["set", "a", "--memory", "100GiB"]).ended(0);
-    assert_eq!((unknown(&node), quota(&node, "a")), (before, 100 * GIB));
-    control(&node, &["set", "a", "--memory", "2GiB"]).ended(0);
-    assert_eq!((unknown(&node), quota(&node, "a")), (before, 2 * GIB));
-    drop(input);
-    slice.code();
-}
-
 /// A supervisor that dies between the two steps of a change leaves a registry that promises nobody else what the slice
 /// may hold.
 #[test]
@@ -366,10 +358,6 @@ fn a_supervisor_killed_in_the_middle_of_a_change_leaves_a_registry_that_adds_up(
         let helper = slice.helper() as i32;
         wait_until("it runs", || !children_of(helper as u32).is_empty());
         std::thread::sleep(Duration::from_millis(300));
-        let signal = |pid: i32, signal: i32| {
-            // SAFETY: kill(2) takes two numbers; both processes are this test's.
-            assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-        };
         signal(helper, libc::SIGSTOP);
         let change = ["set", "a", "--memory", to, "--sim", &node.socket];
         let change = command(&change)
@@ -402,16 +390,14 @@ fn a_helper_that_does_not_answer_is_not_waited_for_long() {
     let helper = slice.helper() as i32;
     wait_until("it runs", || !children_of(helper as u32).is_empty());
     std::thread::sleep(Duration::from_millis(300));
-    // SAFETY: kill(2) takes two numbers; the process is this test's.
-    assert_eq!(unsafe { libc::kill(helper, libc::SIGSTOP) }, 0);
+    signal(helper, libc::SIGSTOP);
     control(&node, &["set", "a", "--memory", "4GiB"]).refused(&[
         "helper",
         "not answered",
         "ask again",
     ]);
     assert_eq!(quota(&node, "a"), 20 * GIB, "nobody else may have it");
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::kill(helper, libc::SIGCONT) }, 0);
+    signal(helper, libc::SIGCONT);
     control(&node, &["set", "a", "--memory", "4GiB"]).ended(0);
     assert_eq!(quota(&node, "a"), 4 * GIB);
     control(&node, &["stop", "a"]).ended(0);

@@ -82,6 +82,13 @@ fn b11_what_is_unknown_is_counted_where_the_node_is_looked_after() {
     wait_until("ps shows the calls of a slice that lives", || {
         listed()[0]["unknown_calls"] == calls
     });
+    // They stand behind the grant, which may become longer and shorter.
+    for (size, bytes) in [("100GiB", 100u64 << 30), ("900MiB", 900 << 20)] {
+        let set = ["set", "odd", "--memory", size, "--sim", &node.socket];
+        gpuslice(&set).ended(0);
+        assert_eq!(listed()[0]["gpus"][0]["memory_bytes"], bytes);
+        assert_eq!(listed()[0]["unknown_calls"], calls, "{size}");
+    }
     assert_eq!(doctor()["unknown_calls"], calls);
     let table = gpuslice(&["ps", "--sim", &node.socket]).ended(0).out;
     assert!(
