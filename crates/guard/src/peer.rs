@@ -24,11 +24,19 @@ pub fn refusal(pid: Tid, uid: u32) -> Option<String> {
         };
         return Some(format!("user {uid} may not change this slice: {who}"));
     }
-    // What can't be seen is no proof that it is none of a tenant's.
-    let is_tenants =
-        pid <= 0 || is_below_a_helper(pid).unwrap_or(true) || is_more_confined(pid).unwrap_or(true);
-    is_tenants
-        .then(|| "a program in a slice may change no slice: start gpuslice outside of it".into())
+    let is_tenants = is_below_a_helper(pid)
+        .zip(is_more_confined(pid))
+        .map(|(below, confined)| below || confined);
+    match is_tenants {
+        Some(false) => None,
+        Some(true) => {
+            Some("a program in a slice may change no slice: start gpuslice outside of it".into())
+        }
+        // What can't be seen is no proof that it is none of a tenant's.
+        None => Some(format!(
+            "process {pid} asks, and it cannot be seen whether it belongs to a slice: it has ended, or /proc hides it or those above it (hidepid); ask as root"
+        )),
+    }
 }
 
 /// Whether the process or one above it is a helper.
@@ -75,8 +83,10 @@ mod tests {
             told.contains(&format!("user {} may not", own + 1)),
             "{told}"
         );
-        assert!(refusal(0, own).is_some(), "a process that cannot be seen");
-        assert!(refusal(Tid::MAX, own).is_some(), "a process that is gone");
+        for unseen in [0, Tid::MAX] {
+            let told = refusal(unseen, own).unwrap();
+            assert!(told.contains("cannot be seen"), "{told}");
+        }
     }
 
     #[test]
