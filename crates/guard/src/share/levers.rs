@@ -131,6 +131,10 @@ impl Levers {
         at.failed.store(0, Ordering::Relaxed);
         at.serial.store(serial, Ordering::Release);
         self.board.used.fetch_max(slot as u32 + 1, Ordering::AcqRel);
+        if !tenant.walls.birth_window {
+            // The scheduler is told when it has something to say the next time.
+            return Ok(());
+        }
         self.board.changes.fetch_add(1, Ordering::AcqRel);
         self.node.tell();
         match self.wait_for_word(tenant, slot, serial) {
@@ -321,6 +325,9 @@ impl Levers {
     fn carry_out(&self, tenant: &Arc<Tenant>) -> Option<Duration> {
         self.sweep(tenant);
         self.keep(tenant);
+        if !tenant.walls.birth_window {
+            self.tell_late();
+        }
         let mut groups: Vec<_> = {
             let groups = self.groups();
             groups
@@ -357,7 +364,21 @@ impl Levers {
         match (left, detached) {
             (true, _) => Some(AGAIN),
             (false, true) => Some(LOOK),
+            (false, false) if !tenant.walls.birth_window => Some(LOOK),
             (false, false) => None,
+        }
+    }
+
+    /// Without the wall `birth_window` groups are told of when a plan comes, and have the driver's slice until then.
+    fn tell_late(&self) {
+        let groups = self.groups();
+        let untold = |group: &Group| {
+            let at = &self.board.slots[group.slot];
+            at.wanted(group.serial).is_none()
+        };
+        if groups.by_name.values().any(untold) {
+            self.board.changes.fetch_add(1, Ordering::AcqRel);
+            self.node.tell();
         }
     }
 

@@ -18,7 +18,7 @@ use policy::share::{
     Config, Credits, GroupId, Kind, Measured, Plan, Planner, Run, State, TenantId, Terms,
 };
 
-use super::board::{self, BOARD, Board, Node, Setting};
+use super::board::{self, BOARD, Board, Node, Setting, ShareWalls};
 use super::shared::{self, Shared};
 use super::timeline::Timeline;
 use crate::backend::Backend;
@@ -78,6 +78,8 @@ struct Scheduler {
     tenants: HashMap<String, Tenant>,
     last_id: u64,
     needed_us: u64,
+    /// The first card's planner divides all: some tenant goes without the wall `pool_per_device`.
+    one_pool: bool,
 }
 
 /// Schedules the node with this registry until there is nothing to divide. Whoever calls holds the lock of the node's
@@ -106,6 +108,7 @@ pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
         tenants: HashMap::new(),
         last_id: 0,
         needed_us: shared::now_us(),
+        one_pool: false,
     };
     scheduler.serve()
 }
@@ -183,7 +186,11 @@ impl Scheduler {
                 continue;
             };
             let on = |uuid: &String| self.cards.iter().position(|c| c.gpu.uuid == *uuid);
-            let cards: Vec<usize> = entry.memory.iter().filter_map(|(u, _)| on(u)).collect();
+            let mut cards: Vec<usize> = entry.memory.iter().filter_map(|(u, _)| on(u)).collect();
+            if !walls_of(&board).pool_per_device {
+                cards.fill(0);
+                self.one_pool = true;
+            }
             self.last_id += 1;
             let tenant = Tenant {
                 id: TenantId(self.last_id),
@@ -212,6 +219,7 @@ impl Scheduler {
                 let cap = (terms.1 != 0).then(|| u16::try_from(terms.1).unwrap_or(10_000));
                 let weight = if terms.0 == 0 { WEIGHT } else { terms.0 };
                 planner.admit(tenant.id, Terms { weight, cap });
+                planner.go_without(tenant.id, walls_of(board).planner);
                 if terms.2 != 0 {
                     planner.pause(tenant.id);
                 } else {
@@ -290,8 +298,13 @@ impl Scheduler {
 
     /// Reads who ran on a card, plans, and writes the plan. How long it may wait until the next time.
     fn tick(&mut self, card: usize) -> io::Result<Duration> {
+        let (now_us, mut measured) =
+            self.cards[card].measure(&self.own, &self.node, &self.tenants)?;
+        for other in self.cards[1..].iter_mut().filter(|_| self.one_pool) {
+            let (_, more) = other.measure(&self.own, &self.node, &self.tenants)?;
+            measured.runs.extend(more.runs);
+        }
         let here = &mut self.cards[card];
-        let (now_us, measured) = here.measure(&self.own, &self.node, &self.tenants)?;
         let plan = here.planner.tick(now_us, &measured);
         let mut to_tell: Vec<&str> = Vec::new();
         for (group, setting) in settings(&plan) {
@@ -485,6 +498,10 @@ fn state_number(state: State) -> u32 {
         State::Capped => 4,
         State::Paused => 5,
     }
+}
+
+fn walls_of(board: &Board) -> ShareWalls {
+    ShareWalls::from_word(board.without.load(Ordering::Acquire))
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::account::{self, Tail};
 use super::state::{Credits, Group, PPM, Standing, State, Tenant};
-use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms};
+use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms, Walls};
 
 /// A correction trial lasts so many cycles.
 const TRIAL_CYCLES: u64 = 4;
@@ -62,6 +62,13 @@ impl Planner {
                 let new = Tenant::new(tenant, terms, &self.config);
                 self.tenants.insert(place, new);
             }
+        }
+    }
+
+    /// The tenant goes without some rule: see [`Walls`].
+    pub fn go_without(&mut self, tenant: TenantId, walls: Walls) {
+        if let Ok(place) = self.place(tenant) {
+            self.tenants[place].walls = walls;
         }
     }
 
@@ -134,6 +141,10 @@ impl Planner {
             tenant.contexts.clear();
             tenant.claims.clear();
             tenant.presumed = false;
+            if !tenant.walls.debt_survives_restart {
+                tenant.credit_us = 0;
+                tenant.in_debt = false;
+            }
         }
     }
 
@@ -379,7 +390,11 @@ impl Planner {
 
     /// The slice of each group of a tenant of which so many contexts are active.
     pub(super) fn slice(&self, tenant: &Tenant, share_ppm: u64, contexts: usize) -> u64 {
-        let at_once = contexts.clamp(1, self.fits(tenant, share_ppm)) as u64;
+        let at_once = if tenant.walls.packing_held {
+            contexts.clamp(1, self.fits(tenant, share_ppm)) as u64
+        } else {
+            1
+        };
         let slice = (self.turn_us(share_ppm) / at_once).saturating_sub(tenant.over_us);
         let corrected = slice * (1_000 + tenant.bias).max(0) as u64 / 1_000;
         corrected.max(self.config.floor_us)
@@ -427,6 +442,7 @@ impl Planner {
             let others = free.iter().any(|other| other != place);
             let tenant = &mut self.tenants[*place];
             let over = tenant.credit_us < -tenant.dead_band_us(&self.config);
+            let over = over && tenant.walls.packing_held;
             if over && others && free.contains(place) {
                 tenant.in_debt = true;
                 free.retain(|other| other != place);

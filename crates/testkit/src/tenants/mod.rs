@@ -5,6 +5,7 @@
 mod attacks;
 mod attacks_races;
 mod beyond;
+mod bursts;
 mod card;
 mod compute;
 mod cuda;
@@ -206,6 +207,8 @@ const PROGRAMS: &[Entry] = &[
     ("restarter", compute::restarter),
     ("slice_thief", compute::slice_thief),
     ("device_channel", compute::device_channel),
+    ("newborn", bursts::newborn),
+    ("burster", bursts::burster),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.
