@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Programs at once. Most of the time goes into starting them, one after another, on whatever processors there are.
 const AT_ONCE: usize = 3;
 /// Nodes at once on which a card's time is divided: there each program waits most of the time.
-const NODES_AT_ONCE: usize = 3;
+const NODES_AT_ONCE: usize = 5;
 
 /// One tenant, as the demo reports it.
 #[derive(Debug, Serialize)]

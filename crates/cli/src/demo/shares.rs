@@ -2,6 +2,7 @@
 //!
 //! Each is tried on a node of its own, where nobody else computes.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,8 @@ struct Part {
 const QUOTA: u64 = 40 * super::GIB;
 /// A lone context's card is never idle; a switch is nobody's time.
 const PAIR: &[&str] = &["alice", "mallory"];
+/// Of a tenant's debt, not of a card's time.
+const OWED: &[&str] = &["what it owed"];
 /// Who runs until it is stopped.
 const SPIN: &[&str] = &["spin", "ms=2", "seconds=60"];
 const HONEST: Runner = Runner {
@@ -74,8 +77,8 @@ const fn no_more(at_most: f64) -> Part {
 const THREE_TO_ONE: Part = Part {
     of: "alice",
     among: PAIR,
-    at_least: 73.0,
-    at_most: 77.0,
+    at_least: 72.0,
+    at_most: 78.0,
 };
 
 /// All of them.
@@ -84,10 +87,22 @@ pub const SHARES: &[Shares] = &[
         wall: "debt_survives_restart",
         runners: &[
             HONEST,
-            mallory(&["burster", "ms=2", "seconds=60", "contexts=8"]),
+            mallory(&[
+                "burster",
+                "ms=50",
+                "seconds=60",
+                "contexts=8",
+                "alone=140",
+                "together=40",
+            ]),
         ],
-        parts: &[no_more(27.0)],
-        note: "weight 25, whose processes overdraw with 8 contexts at once and end before they have to pay, beside 75",
+        parts: &[Part {
+            of: "mallory",
+            among: OWED,
+            at_least: 60.0,
+            at_most: f64::INFINITY,
+        }],
+        note: "weight 25, whose processes overdraw with 8 contexts at once and end before they have paid, beside 75: what of its debt is left when a process has ended",
         measured: Duration::from_secs(3),
     },
     Shares {
@@ -96,7 +111,7 @@ pub const SHARES: &[Shares] = &[
             HONEST,
             mallory(&["spin", "ms=2", "seconds=60", "processes=4"]),
         ],
-        parts: &[no_more(27.0)],
+        parts: &[no_more(28.0)],
         note: "weight 25 in four processes beside weight 75 in one",
         measured: Duration::from_secs(2),
     },
@@ -106,7 +121,7 @@ pub const SHARES: &[Shares] = &[
             HONEST,
             mallory(&["newborn", "ms=2", "seconds=60", "at_once=16"]),
         ],
-        parts: &[no_more(27.0)],
+        parts: &[no_more(28.0)],
         note: "weight 25, each of whose contexts has one kernel and is freed, beside weight 75",
         measured: Duration::from_secs(2),
     },
@@ -118,7 +133,7 @@ pub const SHARES: &[Shares] = &[
             Runner {
                 name: "bob",
                 gpu: "1",
-                weight: 100,
+                weight: 25,
                 program: SPIN,
             },
         ],
@@ -127,7 +142,7 @@ pub const SHARES: &[Shares] = &[
             Part {
                 of: "bob",
                 among: &[],
-                at_least: 99.0,
+                at_least: 95.0,
                 at_most: 100.0,
             },
         ],
@@ -149,7 +164,11 @@ impl Shares {
         let measured = self.measure(without);
         let (held, measured, note) = match measured {
             Ok(had) => {
-                let held = self.parts.iter().zip(&had).all(|(part, had)| part.holds(*had));
+                let held = self
+                    .parts
+                    .iter()
+                    .zip(&had)
+                    .all(|(part, had)| part.holds(*had));
                 (held, self.told(&had).into(), self.note.to_owned())
             }
             Err(why) => (false, Value::Null, why.to_string()),
@@ -165,14 +184,18 @@ impl Shares {
 
     fn told(&self, had: &[f64]) -> String {
         let each = self.parts.iter().zip(had);
-        let each = each.map(|(part, had)| format!("{} {had:.1} %", part.of));
+        let each = each.map(|(part, had)| format!("{} {had:.1} %{}", part.of, part.unit()));
         each.collect::<Vec<_>>().join(", ")
     }
 
     fn expected(&self) -> String {
-        let each = self.parts.iter().map(|part| match part.at_least {
-            0.0 => format!("{} at most {} %", part.of, part.at_most),
-            least => format!("{} {least} to {} %", part.of, part.at_most),
+        let each = self.parts.iter().map(|part| {
+            let (of, unit) = (part.of, part.unit());
+            match (part.at_least, part.at_most) {
+                (0.0, most) => format!("{of} at most {most} %{unit}"),
+                (least, f64::INFINITY) => format!("{of} at least {least} %{unit}"),
+                (least, most) => format!("{of} {least} to {most} %{unit}"),
+            }
         });
         each.collect::<Vec<_>>().join(", ")
     }
@@ -222,6 +245,9 @@ impl Shares {
             std::thread::sleep(Duration::from_millis(10));
         }
         std::thread::sleep(SETTLING);
+        if self.parts.iter().any(|part| part.among == OWED) {
+            return Ok(vec![debt_left(&folder, self.measured)?]);
+        }
         let before = look()?;
         // Where the machine is slow its clock is, too: what was measured by then is told.
         let enough = before[0].1 + self.measured.as_nanos() as u64;
@@ -248,7 +274,49 @@ impl Shares {
     }
 }
 
+/// What is left of Mallory's debt when one of her processes has ended, in percent, over all that end in this time.
+fn debt_left(folder: &Path, time: Duration) -> Result<f64, Failure> {
+    /// A process has this many contexts and more, until it ends.
+    const MANY: usize = 6;
+    /// Less is owed by chance.
+    const LEAST_US: i64 = -6_000;
+    let board = board::map_board(&board::board_file(folder, "mallory")?)?;
+    let until = Instant::now() + time;
+    let (mut owed, mut left) = (0, 0);
+    let mut ended = None;
+    let mut before = (0, 0);
+    while Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+        let credit_us = board.cards[0].credit_us.load(Ordering::Acquire);
+        let groups = board.slots.iter().take(64);
+        let groups = groups
+            .filter(|slot| slot.serial.load(Ordering::Acquire) != 0)
+            .count();
+        if before.0 >= MANY && groups < MANY && before.1 < LEAST_US {
+            ended = Some(before.1);
+        }
+        match ended {
+            // The scheduler has looked since.
+            Some(was) if credit_us != was => {
+                owed += was;
+                left += credit_us;
+                ended = None;
+            }
+            _ => {}
+        }
+        before = (groups, credit_us);
+    }
+    if owed == 0 {
+        return Err("nothing was owed".into());
+    }
+    Ok(left as f64 * 100.0 / owed as f64)
+}
+
 impl Part {
+    fn unit(&self) -> &str {
+        if self.among == OWED { " of debt" } else { "" }
+    }
+
     fn holds(&self, had: f64) -> bool {
         had >= self.at_least && had <= self.at_most
     }

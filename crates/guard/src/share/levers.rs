@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,6 +41,8 @@ pub struct Levers {
     groups: Mutex<Groups>,
     /// The scheduler has fallen silent, and the user was told.
     abandoned: AtomicBool,
+    /// When groups were told of last, without the wall `birth_window`.
+    told_us: AtomicU64,
 }
 
 #[derive(Default)]
@@ -90,6 +92,7 @@ impl Levers {
             node,
             groups: Mutex::default(),
             abandoned: AtomicBool::new(false),
+            told_us: AtomicU64::new(0),
         }
     }
 
@@ -129,12 +132,11 @@ impl Levers {
         at.card.store(new.device.0.into(), Ordering::Relaxed);
         at.copies.store((!computes).into(), Ordering::Relaxed);
         at.failed.store(0, Ordering::Relaxed);
-        at.serial.store(serial, Ordering::Release);
         self.board.used.fetch_max(slot as u32 + 1, Ordering::AcqRel);
         if !tenant.walls.birth_window {
-            // The scheduler is told when it has something to say the next time.
             return Ok(());
         }
+        at.serial.store(serial, Ordering::Release);
         self.board.changes.fetch_add(1, Ordering::AcqRel);
         self.node.tell();
         match self.wait_for_word(tenant, slot, serial) {
@@ -369,14 +371,20 @@ impl Levers {
         }
     }
 
-    /// Without the wall `birth_window` groups are told of when a plan comes, and have the driver's slice until then.
+    /// Without the wall `birth_window` groups are told of from time to time, and have the driver's slice until then.
     fn tell_late(&self) {
-        let groups = self.groups();
-        let untold = |group: &Group| {
+        let now = shared::now_us();
+        let last = self.told_us.load(Ordering::Relaxed);
+        if now < last + LOOK.as_micros() as u64 {
+            return;
+        }
+        self.told_us.store(now, Ordering::Relaxed);
+        let mut any = false;
+        for group in self.groups().by_name.values() {
             let at = &self.board.slots[group.slot];
-            at.wanted(group.serial).is_none()
-        };
-        if groups.by_name.values().any(untold) {
+            any |= at.serial.swap(group.serial, Ordering::AcqRel) != group.serial;
+        }
+        if any {
             self.board.changes.fetch_add(1, Ordering::AcqRel);
             self.node.tell();
         }

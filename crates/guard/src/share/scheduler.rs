@@ -300,9 +300,14 @@ impl Scheduler {
     fn tick(&mut self, card: usize) -> io::Result<Duration> {
         let (now_us, mut measured) =
             self.cards[card].measure(&self.own, &self.node, &self.tenants)?;
-        for other in self.cards[1..].iter_mut().filter(|_| self.one_pool) {
-            let (_, more) = other.measure(&self.own, &self.node, &self.tenants)?;
-            measured.runs.extend(more.runs);
+        if self.one_pool {
+            for other in &mut self.cards[1..] {
+                let (_, more) = other.measure(&self.own, &self.node, &self.tenants)?;
+                measured.runs.extend(more.runs);
+            }
+            let of_each = measured.runs.drain(..);
+            let of_each = of_each.map(|(tenant, run)| (tenant, run.end_us - run.start_us));
+            measured.sampled = of_each.collect();
         }
         let here = &mut self.cards[card];
         let plan = here.planner.tick(now_us, &measured);

@@ -56,7 +56,7 @@ pub struct Walls {
     /// A tenant's part is the same however many contexts it has. Without: each has the slice of the whole tenant, and
     /// nobody is stopped for what he overdrew.
     pub packing_held: bool,
-    /// What a tenant owes outlives its channel groups. Without: it goes with the last one.
+    /// What a tenant owes outlives its channel groups. Without: each takes its part with it.
     pub debt_survives_restart: bool,
 }
 

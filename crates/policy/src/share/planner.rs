@@ -134,17 +134,18 @@ impl Planner {
         let Some(gone) = self.groups.remove(&group) else {
             return;
         };
-        if self.compute_groups(gone.tenant) == 0
-            && let Ok(place) = self.place(gone.tenant)
-        {
-            let tenant = &mut self.tenants[place];
+        let left = self.compute_groups(gone.tenant);
+        let Ok(place) = self.place(gone.tenant) else {
+            return;
+        };
+        let tenant = &mut self.tenants[place];
+        if !tenant.walls.debt_survives_restart && gone.kind == Kind::Compute {
+            tenant.credit_us -= tenant.credit_us / (left as i64 + 1);
+        }
+        if left == 0 {
             tenant.contexts.clear();
             tenant.claims.clear();
             tenant.presumed = false;
-            if !tenant.walls.debt_survives_restart {
-                tenant.credit_us = 0;
-                tenant.in_debt = false;
-            }
         }
     }
 

@@ -167,6 +167,9 @@ impl Part {
         match unsafe { libc::fork() } {
             -1 => Err(std::io::Error::last_os_error()),
             0 => {
+                // Who stops the program stops its parts.
+                // SAFETY: prctl(2) with integers.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
                 let ended = does();
                 if let Err(e) = &ended {
                     eprintln!("part of a program: {e}");
@@ -264,6 +267,11 @@ impl Raw {
             _uvm: uvm,
             channel,
         })
+    }
+
+    /// One kernel.
+    pub(super) fn run(&self, kernel_ns: u64) -> Answer {
+        self.channel.spin(&self.client, kernel_ns).map(|_| ())
     }
 
     /// Keeps the channel busy until then: two threads, so that there is always a kernel in its queue.
