@@ -21,9 +21,9 @@ use policy::budget::Bucket;
 use crate::sys;
 use crate::tenant::{Tenant, lock};
 
-/// Calls a second. An allocation storm of sixteen processes makes 45,000, so that it meets the limit after its burst of
-/// several seconds only; one process makes 8,000 (measured on an H200, driver 580.159).
-pub const CALLS_A_SECOND: u64 = 40_000;
+/// Calls a second. An allocation storm of sixteen processes makes 55,000, as many as the driver serves; one process makes
+/// 8,000 (measured on an H200, driver 580.159).
+pub const CALLS_A_SECOND: u64 = 64_000;
 /// Microseconds of processor time in the driver a second, for each card of the slice: four processors. Time asleep there
 /// costs nobody anything, and is mostly spent waiting for a lock that another of the tenant's own threads holds: when it
 /// was counted, an allocation storm of sixteen processes was slowed down to half (measured on an H200, driver 580.159).

@@ -51,8 +51,11 @@ pub fn control(
     put_u32(&mut block, l::H_CLIENT, client);
     put_u32(&mut block, l::H_OBJECT, object);
     put_u32(&mut block, l::CMD, cmd);
-    put_u64(&mut block, l::PARAMS, params.as_mut_ptr() as u64);
-    put_u32(&mut block, l::PARAMS_SIZE, params.len() as u32);
+    // The driver refuses a pointer to nothing.
+    if !params.is_empty() {
+        put_u64(&mut block, l::PARAMS, params.as_mut_ptr() as u64);
+        put_u32(&mut block, l::PARAMS_SIZE, params.len() as u32);
+    }
     backend.ioctl(file, request(nr::RM_CONTROL, l::SIZE), &mut block)?;
     Ok(Status(u32_at(&block, l::STATUS)))
 }

@@ -28,6 +28,8 @@ fn grant(registry: &Registry, name: &str, memory: Bytes) -> std::io::Result<Leas
         command: String::new(),
         overcommit: false,
         helper_user: false,
+        weight: 100,
+        cap: None,
     };
     registry.grant(&ask, &[card()])
 }

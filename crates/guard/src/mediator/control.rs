@@ -17,9 +17,7 @@ use layout::nvos54 as l;
 /// The parameters have not the command's size (`NV_ERR_INVALID_PARAM_STRUCT`).
 const INVALID_PARAM_STRUCT: Status = Status(0x3a);
 
-/// What a debugger copies at once at most: the driver's limit for parameters (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`).
-const MOST_DEBUGGED: u32 = 1 << 20;
-/// What of it goes through a buffer of ours at a time.
+/// What a debugger copies goes through a buffer of ours, so much at a time.
 const DEBUG_PIECE: u32 = 1 << 18;
 
 /// `NV83DE_CTRL_DEBUG_READ_MEMORY_PARAMS`, and that of writing (ctrl83dedebug.h of driver 580).
@@ -200,8 +198,8 @@ impl Worker<'_> {
         gpu_id.is_some_and(|id| devices.iter().any(|d| d.gpu.gpu_id == id))
     }
 
-    /// A debugger reads or writes memory of its client by handle. What it copies goes piece by piece through a buffer of
-    /// ours: cuda-gdb copies whole allocations, up to the driver's own limit.
+    /// A debugger reads or writes memory of its client by handle, piece by piece: cuda-gdb copies whole allocations, and the
+    /// driver has no limit for it (embedded_param_copy.c of driver 580).
     fn debug_memory(&mut self, call: &Call) -> Outcome {
         use debugged as d;
         if self.params.len() < d::SIZE {
@@ -209,9 +207,6 @@ impl Worker<'_> {
         }
         let (length, offset) = (self.params.u32(d::LENGTH), self.params.u64(d::OFFSET));
         let buffer = self.params.u64(d::BUFFER);
-        if length > MOST_DEBUGGED {
-            return self.finish_with_status(call, Some(l::STATUS), Status::INVALID_ARGUMENT);
-        }
         let mut done = 0;
         loop {
             let piece = (length - done).min(DEBUG_PIECE);

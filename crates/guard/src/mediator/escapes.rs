@@ -99,6 +99,7 @@ impl Worker<'_> {
             nr::RM_MAP_MEMORY_DMA => self.map_memory_dma(call),
             nr::REGISTER_FD => self.with_descriptor(call, layout::register_fd::CTL_FD),
             nr::CARD_INFO => self.card_info(call),
+            nr::ATTACH_GPUS_TO_FD => self.attach_cards(call),
             nr::EXPORT_TO_DMABUF_FD => self.export_to_dmabuf(call),
             _ => self.plain(call),
         }
@@ -558,6 +559,17 @@ impl Worker<'_> {
         }
         self.extra.push(block);
         Ok(())
+    }
+
+    /// A card that is tied to a file is kept awake by it: only those of the slice.
+    fn attach_cards(&mut self, call: &Call) -> Outcome {
+        let ids = self.arg.bytes[..self.arg.len()].chunks_exact(4);
+        let devices = &self.tenant.devices;
+        let own = |id: u32| id == 0 || devices.iter().any(|d| d.gpu.gpu_id == id);
+        if !ids.map(|id| rmcall::u32_at(id, 0)).all(own) {
+            return Err(Stop::Errno(libc::EINVAL));
+        }
+        self.plain(call)
     }
 
     /// Cards outside the slice are not there.

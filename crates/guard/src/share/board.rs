@@ -41,7 +41,7 @@ fn pack(serial: u32, setting: Setting) -> u64 {
 }
 
 fn unpack(serial: u32, word: u64) -> Option<Setting> {
-    (word & SAID != 0 && word >> 34 == u64::from(serial & 0x3fff_ffff)).then(|| Setting {
+    (word & SAID != 0 && word >> 34 == u64::from(serial & 0x3fff_ffff)).then_some(Setting {
         slice_us: word as u32,
         attached: word & ATTACHED != 0,
     })

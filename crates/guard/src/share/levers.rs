@@ -339,7 +339,7 @@ impl Levers {
                 .collect()
         };
         groups.sort_unstable_by_key(|(_, group)| group.serial);
-        let (mut off, mut on, mut left) = (Vec::new(), Vec::new(), false);
+        let (mut off, mut on, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let mut detached = false;
         for (name, group) in groups {
             let at = &self.board.slots[group.slot];
@@ -358,11 +358,15 @@ impl Levers {
                 _ => off.push((name, group.clone())),
             }
             if has.map(|has| has.slice_us) != Some(wanted.slice_us) {
-                left |= self.reslice(tenant, name, &group, wanted).is_err();
+                others.push((name, group, wanted));
             }
         }
-        left |= !self.turn(tenant, &off, true);
+        // Whoever waits to be let in again loses time that nobody gives back; slices can wait.
+        let mut left = !self.turn(tenant, &off, true);
         left |= !self.turn(tenant, &on, false);
+        for (name, group, wanted) in others {
+            left |= self.reslice(tenant, name, &group, wanted).is_err();
+        }
         match (left, detached) {
             (true, _) => Some(AGAIN),
             (false, true) => Some(LOOK),
@@ -393,7 +397,7 @@ impl Levers {
     /// Where the scheduler is gone, what it left for that case is wanted: nothing stays detached for ever.
     fn keep(&self, tenant: &Tenant) {
         let silent = self.node.silent_us();
-        if !silent.is_some_and(|us| us > SILENT.as_micros() as u64) {
+        if silent.is_none_or(|us| us <= SILENT.as_micros() as u64) {
             self.abandoned.store(false, Ordering::Relaxed);
             return;
         }

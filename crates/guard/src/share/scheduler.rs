@@ -27,11 +27,13 @@ use crate::rmcall::{Gpu, OwnClient};
 use crate::sys;
 
 /// A contended card is looked at so often.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(25);
 /// Otherwise it is looked so often whether anything has changed unsaid (a tenant that was killed).
 const IDLE: Duration = Duration::from_millis(250);
 /// With nothing to divide for so long the scheduler ends.
 const NOTHING_TO_DO: u64 = 5_000_000;
+/// Who is no tenant: programs without a slice.
+const FOREIGN: TenantId = TenantId(0);
 /// Weight of a tenant that was given none.
 pub const WEIGHT: u32 = 100;
 
@@ -64,8 +66,9 @@ enum Sensor {
     /// Not asked for yet.
     Off,
     Timeline(Box<Timeline>),
-    /// The driver does not tell who ran: groups have slices, and nothing corrects them.
-    None,
+    /// The driver does not tell who ran: everybody who has contexts is taken to want all that he is entitled to, and
+    /// nothing corrects what he gets. Since when, in microseconds of the card's clock.
+    None(u64),
 }
 
 /// The scheduler of a node.
@@ -426,23 +429,29 @@ impl Card {
         if let Sensor::Off = self.sensor {
             self.sensor = match Timeline::open(own.clone(), &self.gpu) {
                 Ok(timeline) => Sensor::Timeline(Box::new(timeline)),
-                Err(e) => {
-                    say(&format!("GPU {}: no timeline: {e}", self.gpu.index));
-                    Sensor::None
-                }
+                Err(e) => self.without(own, &e)?,
             };
         }
         let sensor = match self.sensor {
             Sensor::Timeline(_) => 1,
-            Sensor::Off | Sensor::None => 0,
+            Sensor::Off | Sensor::None(_) => 0,
         };
         node.sensor.store(sensor, Ordering::Release);
-        let Sensor::Timeline(timeline) = &mut self.sensor else {
-            return Ok((self.now_us(own)?, Measured::default()));
+        let read = match &mut self.sensor {
+            Sensor::Timeline(timeline) => timeline.read(),
+            Sensor::Off | Sensor::None(_) => return self.presume(own, tenants),
         };
-        let (now, news) = timeline.read()?;
+        let (now, news) = match read {
+            Ok(read) => read,
+            Err(e) => {
+                self.sensor = self.without(own, &e)?;
+                return self.presume(own, tenants);
+            }
+        };
         let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
-        let runs = news.stretches.iter().filter_map(|stretch| {
+        // Who is no tenant had the card all the same.
+        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
+        let runs = news.stretches.iter().map(|stretch| {
             let run = Run {
                 ctx: stretch.context as u16,
                 start_us: stretch.from / 1000,
@@ -450,7 +459,7 @@ impl Card {
                 open: stretch.open,
                 continued: stretch.continued,
             };
-            Some((*who.get(&stretch.pid)?, run))
+            (of(stretch.pid), run)
         });
         let measured = Measured {
             runs: runs.collect(),
@@ -458,6 +467,41 @@ impl Card {
             lost_us: news.lost / 1000,
         };
         Ok((now / 1000, measured))
+    }
+}
+
+impl Card {
+    fn without(&self, own: &OwnClient, why: &io::Error) -> io::Result<Sensor> {
+        say(&format!(
+            "GPU {}: the driver does not tell who ran ({why}): slices are set, and nothing corrects them",
+            self.gpu.index
+        ));
+        Ok(Sensor::None(self.now_us(own)?))
+    }
+
+    /// Where nobody tells who ran: as if each had run as long as it was entitled to.
+    fn presume(
+        &mut self,
+        own: &OwnClient,
+        tenants: &HashMap<String, Tenant>,
+    ) -> io::Result<(u64, Measured)> {
+        let now = self.now_us(own)?;
+        let Sensor::None(since) = &mut self.sensor else {
+            return Ok((now, Measured::default()));
+        };
+        let passed = now.saturating_sub(std::mem::replace(since, now));
+        let here = |t: &&Tenant| {
+            let mut places = self.places.values();
+            places.any(|(name, ..)| tenants.get(name).is_some_and(|of| of.id == t.id))
+        };
+        let weight = |t: &Tenant| u64::from(if t.terms.0 == 0 { WEIGHT } else { t.terms.0 });
+        let all: u64 = tenants.values().filter(here).map(weight).sum();
+        let share = |t: &Tenant| (t.id, passed * weight(t) / all.max(1));
+        let measured = Measured {
+            sampled: tenants.values().filter(here).map(share).collect(),
+            ..Measured::default()
+        };
+        Ok((now, measured))
     }
 }
 
@@ -471,12 +515,12 @@ fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
         groups.iter().map(to_change).collect()
     };
     let mut all = turned(&plan.detach, false);
+    all.extend(turned(&plan.attach, true));
     all.extend(plan.slices.iter().map(|&(group, us)| {
         let slice_us = u32::try_from(us).unwrap_or(u32::MAX);
         let change = move |now: Setting| Setting { slice_us, ..now };
         (group, Box::new(change) as Change)
     }));
-    all.extend(turned(&plan.attach, true));
     all
 }
 

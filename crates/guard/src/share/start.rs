@@ -10,14 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::board;
 use crate::sys::{self, Tid};
 
 const STACK: usize = 64 << 10;
-/// Schedulers that die at once are not started faster than this.
-const PAUSE: Duration = Duration::from_millis(300);
+/// A scheduler that dies is replaced at once; those that die one after another are not started faster than this.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Who has lived for so long has not died at once.
+const LIVED: Duration = Duration::from_secs(5);
 
 /// Sees to it that the node has a scheduler as long as this process lives.
 ///
@@ -36,6 +39,7 @@ pub fn keep_one(folder: &Path, sim: Option<&Path>) -> io::Result<()> {
 }
 
 fn wait(folder: &Path, sim: Option<&Path>) {
+    let mut pause = PAUSE;
     loop {
         // An open file of our own: the lock is its, and goes where its descriptor goes.
         let Ok(file) = board::node_file(folder) else {
@@ -46,16 +50,21 @@ fn wait(folder: &Path, sim: Option<&Path>) {
             thread::sleep(PAUSE);
             continue;
         }
-        if let Err(e) = start(folder, sim, &file) {
+        let began = Instant::now();
+        if let Err(e) = start(folder, sim, file) {
             eprintln!("gpuslice: the node's scheduler cannot be started: {e}");
         }
-        drop(file);
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
+        pause = if began.elapsed() < LIVED {
+            (2 * pause).min(LONGEST_PAUSE)
+        } else {
+            PAUSE
+        };
     }
 }
 
 /// Starts a scheduler that holds the lock. It outlives the slice that starts it.
-fn start(folder: &Path, sim: Option<&Path>, lock: &File) -> io::Result<()> {
+fn start(folder: &Path, sim: Option<&Path>, lock: File) -> io::Result<()> {
     let fd = lock.as_raw_fd();
     let mut command = Command::new("/proc/self/exe");
     command
@@ -80,6 +89,8 @@ fn start(folder: &Path, sim: Option<&Path>, lock: &File) -> io::Result<()> {
         });
     }
     let mut child = command.spawn()?;
+    // It has the lock now, and its end lets go of it.
+    drop(lock);
     STARTED.store(child.id() as Tid, Ordering::Release);
     // It ends of itself when it is not needed; whoever else waits for children of this process may have got it first.
     let _ended = child.wait();

@@ -21,6 +21,9 @@ const EARLY_US: u64 = 100;
 /// A run that ends within this time of a detach was cut by it. The slowest detach measured took 0.83 ms.
 const CUT_US: u64 = 3_000;
 
+/// More than a minute at once is not booked.
+const LONGEST_US: u64 = 60_000_000;
+
 /// The last run that was booked, across all tenants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tail {
@@ -49,18 +52,25 @@ pub(super) fn book(
     before_us: u64,
     now_us: u64,
 ) {
-    let mut runs: Vec<(usize, Run)> = measured
+    let mut runs: Vec<(Option<usize>, Run)> = measured
         .runs
         .iter()
-        .filter_map(|(id, run)| Some((place(tenants, *id)?, *run)))
+        .map(|(id, run)| (place(tenants, *id), sound(*run, now_us)))
         .filter(|(_, run)| run.end_us > run.start_us)
         .collect();
     runs.sort_by_key(|(place, run)| (run.start_us, run.end_us, *place));
     let mut seen = vec![(0u64, 0u64); tenants.len()];
     for (runner, run) in &runs {
-        let charged = one(tenants, tail, *runner, *run, config);
-        seen[*runner].0 += charged;
-        seen[*runner].1 += u64::from(!run.continued);
+        if let Some(runner) = *runner {
+            let charged = one(tenants, tail, runner, *run, config);
+            seen[runner].0 += charged;
+            seen[runner].1 += u64::from(!run.continued);
+        }
+        // Of one that is no tenant nothing is known but that the device was not idle.
+        if run.end_us >= tail.end_us {
+            tail.end_us = run.end_us;
+            tail.open = run.open;
+        }
     }
     sampled(tenants, measured, config, now_us, &mut seen);
     lost(tenants, measured.lost_us, config, &seen);
@@ -73,12 +83,21 @@ pub(super) fn book(
     }
 }
 
+/// No run ends in the future, and none is longer than can have gone unreported.
+fn sound(run: Run, now_us: u64) -> Run {
+    Run {
+        start_us: run.start_us.max(now_us.saturating_sub(LONGEST_US)),
+        end_us: run.end_us.min(now_us),
+        ..run
+    }
+}
+
 fn place(tenants: &[Tenant], id: TenantId) -> Option<usize> {
     tenants.binary_search_by_key(&id, |tenant| tenant.id).ok()
 }
 
 /// Books one run and returns what it was charged.
-fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config: &Config) -> u64 {
+fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Config) -> u64 {
     let quiet_from = tail.end_us.max(tail.idle_from_us);
     let gap = run.start_us.saturating_sub(quiet_from);
     let mut charged = run.end_us - run.start_us;
@@ -99,10 +118,11 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
     };
     let holder = &tenants[runner];
     let longest = holder.slices.most_us.max(holder.slices_before.most_us);
-    let ran_on = run.end_us - begun_us > longest + config.floor_us;
+    let ran_us = run.end_us.saturating_sub(begun_us);
+    let ran_on = ran_us > longest + config.floor_us;
     if ran_on {
-        let since_us = run.end_us - longest;
-        let long = run.end_us - begun_us > 2 * longest + config.floor_us;
+        let since_us = run.end_us.saturating_sub(longest);
+        let long = ran_us > 2 * longest + config.floor_us;
         for tenant in tenants
             .iter_mut()
             .filter(|tenant| tenant.changed_us < begun_us)
@@ -129,40 +149,33 @@ fn one(tenants: &mut [Tenant], tail: &mut Tail, runner: usize, run: Run, config:
         context.start_us = run.start_us;
     }
     context.end_us = run.end_us;
-    let length = run.end_us - context.start_us;
+    let length = run.end_us.saturating_sub(context.start_us);
     let slice = tenant.slices.least_us.min(tenant.slices_before.least_us);
     let full = length + EARLY_US >= slice;
-    let cut =
-        tenant.detached && (tenant.changed_us..tenant.changed_us + CUT_US).contains(&run.end_us);
-    context.waits = run.open || full || cut;
+    let cut = tenant.detached
+        && (tenant.changed_us..tenant.changed_us.saturating_add(CUT_US)).contains(&run.end_us);
+    context.waits = full || cut;
     tenant.last_ran_us = Some(tenant.last_ran_us.unwrap_or(0).max(run.end_us));
     tenant.sampled = false;
     if !run.open {
-        tenant.trial.runs += 1;
-        tenant.trial.full += u32::from(full);
         let steady = tenant.slices == tenant.slices_before
             && tenant.slices.least_us == tenant.slices.most_us;
         if full && !run.continued && steady {
             let over = (length + gap.min(config.switch_us)).saturating_sub(slice);
-            if over <= 4 * config.switch_us {
+            if over <= 4 * config.switch_us + slice / 4 {
                 tenant.over_us = (7 * tenant.over_us + over) / 8;
             }
         }
     }
     note_use(tenant, charged);
-    if run.end_us >= tail.end_us {
-        tail.end_us = run.end_us;
-        tail.open = run.open;
-    }
     charged
 }
 
-/// What it ran counts against its cap, in its trial and for people.
+/// What it ran counts against its cap, and for people.
 fn note_use(tenant: &mut Tenant, charged_us: u64) {
     if let Some(cap) = &mut tenant.cap {
         cap.add(-(charged_us.min(i64::MAX as u64) as i64));
     }
-    tenant.trial.used_us += charged_us;
     tenant.meter.used_us += charged_us;
 }
 
@@ -212,7 +225,6 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed
         if waits[place] {
             let part = charged * weight / waiting;
             tenant.add_credit(part as i64, config);
-            tenant.trial.entitled_us += part;
             others += part;
         } else if !tenant.detached && !tenant.contexts.is_empty() {
             let taken = claimed.by(tenant);
@@ -222,7 +234,6 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed
     }
     let own = &mut tenants[runner];
     own.add_credit(-(others as i64), config);
-    own.trial.entitled_us += charged - others;
     // Nobody with something to do is passed over for more than a cycle, unless contexts wake up all at once.
     for place in 0..tenants.len() {
         let taken: u64 = tenants[place]
@@ -311,11 +322,9 @@ fn settle(tenants: &mut [Tenant], comer: usize, config: &Config) {
         let beyond = claim.claim_us * above / claim.taken_us.max(1);
         let pays = beyond.max(doubt * claim.claim_us / all);
         payer.add_credit(-(pays as i64), config);
-        payer.trial.entitled_us = payer.trial.entitled_us.saturating_sub(pays);
         granted += pays;
     }
     tenants[comer].add_credit(granted as i64, config);
-    tenants[comer].trial.entitled_us += granted;
 }
 
 /// The device takes turns. So when a context has its second turn since another's last, that other had nothing to do.
@@ -356,7 +365,7 @@ fn idle(tenants: &mut [Tenant], from_us: u64, to_us: u64, config: &Config) {
     }
     let owing = tenants.iter().filter(|tenant| tenant.in_debt);
     let weights: u64 = owing.map(Tenant::weight).sum();
-    let free_us = to_us.saturating_sub(from_us);
+    let free_us = to_us.saturating_sub(from_us).min(LONGEST_US);
     for tenant in tenants.iter_mut().filter(|tenant| tenant.in_debt) {
         let part = (free_us * tenant.weight() / weights.max(1)) as i64;
         let part = part.min(-tenant.credit_us).max(0);
@@ -376,7 +385,7 @@ fn sampled(
     let mut used = vec![0u64; tenants.len()];
     for (id, us) in &measured.sampled {
         if let Some(place) = place(tenants, *id) {
-            used[place] = used[place].saturating_add((*us).min(60_000_000));
+            used[place] = used[place].saturating_add(*us).min(LONGEST_US);
         }
     }
     let mut left: u64 = used.iter().sum();
@@ -423,13 +432,9 @@ fn sampled(
         .sum();
     for (place, tenant) in tenants.iter_mut().enumerate() {
         tenant.add_credit(entitled[place] as i64 - used[place] as i64, config);
-        tenant.trial.entitled_us += entitled[place];
         if used[place] > 0 {
             tenant.sampled = true;
             tenant.last_ran_us = Some(now_us);
-            // The fullest trial there is: it is not known whether the runs were full.
-            tenant.trial.runs += 1;
-            tenant.trial.full += 1;
             note_use(tenant, used[place]);
             seen[place].0 += used[place];
         }
@@ -448,7 +453,7 @@ fn lost(tenants: &mut [Tenant], lost_us: u64, config: &Config, seen: &[(u64, u64
     if lost_us == 0 {
         return;
     }
-    let lost_us = lost_us.min(60_000_000);
+    let lost_us = lost_us.min(LONGEST_US);
     let time: u64 = seen.iter().map(|(time, _)| time).sum();
     let switches: u64 = seen.iter().map(|(_, switches)| switches).sum();
     let rates: u64 = tenants.iter().map(|tenant| tenant.meter.ppm).sum();
@@ -477,7 +482,6 @@ fn lost(tenants: &mut [Tenant], lost_us: u64, config: &Config, seen: &[(u64, u64
         let charged = lost_us * part / of;
         let entitled = lost_us * tenant.weight() / weights.max(1);
         tenant.add_credit(entitled as i64 - charged as i64, config);
-        tenant.trial.disturbed = true;
         note_use(tenant, charged);
     }
 }

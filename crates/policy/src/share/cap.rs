@@ -62,9 +62,10 @@ impl Cap {
             let late = (now_us - self.ends_us) / self.window_us;
             let windows = if self.ends_us == 0 { 1 } else { 1 + late };
             self.ends_us = if self.ends_us == 0 {
-                now_us + self.window_us
+                now_us.saturating_add(self.window_us)
             } else {
-                self.ends_us + windows * self.window_us
+                self.ends_us
+                    .saturating_add(windows.saturating_mul(self.window_us))
             };
             let granted = self
                 .part_us()
@@ -75,7 +76,8 @@ impl Cap {
         if self.off {
             self.ends_us
         } else {
-            self.ends_us.min(now_us + self.credit_us as u64)
+            self.ends_us
+                .min(now_us.saturating_add(self.credit_us as u64))
         }
     }
 }

@@ -116,6 +116,8 @@ pub struct Run {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// The runs of each tenant, in any order. Runs from before the last tick may come late; they are charged as well.
+    /// Runs of programs that are no tenant's belong here too, under a number that nobody admitted: nobody is charged,
+    /// but the device was not idle.
     pub runs: Vec<(TenantId, Run)>,
     /// For a sensor that sees no contexts: microseconds that each tenant ran.
     pub sampled: Vec<(TenantId, u64)>,

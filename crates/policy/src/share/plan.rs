@@ -38,13 +38,23 @@ impl Planner {
                 .values_mut()
                 .for_each(|group| group.dirty = true);
         }
+        let mut own: Vec<Vec<GroupId>> = vec![Vec::new(); self.tenants.len()];
+        for (id, group) in &self.groups {
+            if let Ok(place) = self.place(group.tenant) {
+                own[place].push(*id);
+            }
+        }
         let mut changes = Vec::new();
-        for place in 0..self.tenants.len() {
-            self.changes_of(place, now_us, wanting, alone, &mut plan, &mut changes);
+        for (place, own) in own.iter().enumerate() {
+            let wants = wanting.contains(&place);
+            self.changes_of(place, own, now_us, (wants, alone), &mut plan, &mut changes);
         }
         // What takes time from a tenant that has too much goes first, and of that what is furthest off.
         changes.sort_by_key(|change| change.rank);
-        self.lever_us = (self.lever_us + elapsed_us).min(SLICES_A_PLAN * SLICE_COST_US);
+        self.lever_us = self
+            .lever_us
+            .saturating_add(elapsed_us)
+            .min(SLICES_A_PLAN * SLICE_COST_US);
         let most = (self.lever_us / SLICE_COST_US) as usize;
         for change in changes.iter().take(most) {
             self.lever_us -= SLICE_COST_US;
@@ -64,37 +74,38 @@ impl Planner {
                 }
             }
         }
-        for tenant in &mut self.tenants {
-            let own = self
-                .groups
-                .values()
-                .filter(|group| group.tenant == tenant.id);
-            let own = own.filter(|group| group.kind == Kind::Compute);
-            let slices: Vec<u64> = own.map(|group| group.slice_us).collect();
-            tenant.slices_before = tenant.slices;
-            if let (Some(least), Some(most)) = (slices.iter().min(), slices.iter().max()) {
-                tenant.slices = Slices {
-                    least_us: *least,
-                    most_us: *most,
-                };
+        self.note_slices();
+        plan
+    }
+
+    /// What the slices are now, and were.
+    fn note_slices(&mut self) {
+        let mut noted: Vec<Option<Slices>> = vec![None; self.tenants.len()];
+        for group in self.groups.values() {
+            if let (Kind::Compute, Ok(place)) = (group.kind, self.place(group.tenant)) {
+                let slices = noted[place].get_or_insert(Slices::of(group.slice_us));
+                slices.least_us = slices.least_us.min(group.slice_us);
+                slices.most_us = slices.most_us.max(group.slice_us);
             }
         }
-        plan
+        for (tenant, noted) in self.tenants.iter_mut().zip(noted) {
+            tenant.slices_before = tenant.slices;
+            tenant.slices = noted.unwrap_or(tenant.slices);
+        }
     }
 
     /// One tenant's: who is attached is put into the plan, slices are collected.
     fn changes_of(
         &mut self,
         place: usize,
+        own: &[GroupId],
         now_us: u64,
-        wanting: &[usize],
-        alone: bool,
+        (wants, alone): (bool, bool),
         plan: &mut Plan,
         changes: &mut Vec<Change>,
     ) {
         let config = self.config;
-        let id = self.tenants[place].id;
-        let groups = self.compute_groups(id);
+        let groups = self.tenants[place].compute_groups;
         let share = self.tenants[place].share_ppm;
         let fits = self.fits(&self.tenants[place], share);
         let tenant = &mut self.tenants[place];
@@ -113,22 +124,16 @@ impl Planner {
             tenant.changed_us = now_us;
             if off {
                 tenant.claims.clear();
-            } else if tenant.waits() {
-                // It is let in again: it counts among those who want to run.
-                tenant.last_ran_us = Some(now_us);
             }
         }
         let tenant = &self.tenants[place];
         let slice = self.slice(tenant, share, tenant.active);
-        let wants = wanting.contains(&place);
-        let young_from = now_us.saturating_sub(YOUNG_CYCLES * config.cycle_us);
         let mut nth = 0;
         let mut let_in = false;
-        for (group_id, group) in self
-            .groups
-            .iter_mut()
-            .filter(|(_, group)| group.tenant == id)
-        {
+        for group_id in own {
+            let Some(group) = self.groups.get_mut(group_id) else {
+                continue;
+            };
             let has_turn = match group.kind {
                 Kind::Copy => true,
                 Kind::Compute => {
@@ -147,7 +152,8 @@ impl Planner {
                 };
                 list.push(*group_id);
             }
-            let wanted = if group.born_us > young_from {
+            let age_us = now_us.saturating_sub(group.born_us);
+            let wanted = if age_us < YOUNG_CYCLES * config.cycle_us {
                 slice.min(group.birth_us)
             } else {
                 slice
@@ -178,5 +184,5 @@ fn worth(told_us: u64, wanted_us: u64, wants: bool, alone: bool) -> bool {
         // It should not come back with far more than its share.
         return told_us > wanted_us + wanted_us / 4;
     }
-    told_us.abs_diff(wanted_us) > (told_us / 64).max(50)
+    told_us.abs_diff(wanted_us) > (told_us / 64).max(30)
 }

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::account::{self, Tail};
-use super::state::{Credits, Group, PPM, Standing, State, Tenant};
+use super::state::{Credits, Group, PPM, Standing, State, Tenant, widest_band_us};
 use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms, Walls};
 
-/// A correction trial lasts so many cycles.
-const TRIAL_CYCLES: u64 = 4;
-/// Shares that differ by less than this many thousandths are not corrected.
-const TRIAL_DEAD: i64 = 5;
-/// No correction is larger, in thousandths.
-const BIAS_MOST: i64 = 150;
+/// Credit is followed as its mean over about so many cycles.
+const FOLLOW_CYCLES: u64 = 4;
+/// What a tenant is owed is to be made good within so many cycles: slower than it is followed, so that it does not swing.
+const MEND_CYCLES: i64 = 16;
 /// A group is young for so many cycles: it gets no more than the slice that it was born with.
 pub(super) const YOUNG_CYCLES: u64 = 3;
 
@@ -102,12 +100,18 @@ impl Planner {
         let holder = &self.tenants[place];
         let more = usize::from(kind == Kind::Compute);
         let contexts = (holder.active + young + more).max(1);
+        // Whoever has a new group is about to want something.
+        let starting = |place: &usize| {
+            let id = self.tenants[*place].id;
+            let mut own = self.groups.values().filter(|group| group.tenant == id);
+            own.any(|group| group.born_us >= young_from)
+        };
+        let mut rivals = self.wanting(now_us);
+        rivals.extend((0..self.tenants.len()).filter(starting));
+        rivals.sort_unstable();
+        rivals.dedup();
         let birth = Birth {
-            slice_us: self.slice(
-                holder,
-                self.share_of(place, &self.wanting(now_us)),
-                contexts,
-            ),
+            slice_us: self.slice(holder, self.share_of(place, &rivals), contexts),
             attached: holder.cap.is_none()
                 && !holder.paused
                 && !holder.in_debt
@@ -122,7 +126,10 @@ impl Planner {
             attached: birth.attached,
             dirty: false,
         };
-        self.groups.insert(group, new);
+        self.count(&new, true);
+        if let Some(before) = self.groups.insert(group, new) {
+            self.count(&before, false);
+        }
         let holder = &mut self.tenants[place];
         holder.slices.least_us = holder.slices.least_us.min(birth.slice_us);
         holder.slices.most_us = holder.slices.most_us.max(birth.slice_us);
@@ -134,6 +141,7 @@ impl Planner {
         let Some(gone) = self.groups.remove(&group) else {
             return;
         };
+        self.count(&gone, false);
         let left = self.compute_groups(gone.tenant);
         let Ok(place) = self.place(gone.tenant) else {
             return;
@@ -169,7 +177,6 @@ impl Planner {
             let us = i64::try_from(us).unwrap_or(i64::MAX);
             let tenant = &mut self.tenants[place];
             tenant.add_credit(-us, &self.config);
-            tenant.trial.disturbed = true;
             if let Some(cap) = &mut tenant.cap {
                 cap.add(-us);
             }
@@ -205,7 +212,8 @@ impl Planner {
                 let tenant = &mut self.tenants[place];
                 tenant.credit_us = 0;
                 tenant.add_credit(credits.credit_us, &self.config);
-                tenant.in_debt = tenant.credit_us < -tenant.dead_band_us(&self.config);
+                // Its share is not known yet: no dead band is wider than this.
+                tenant.in_debt = tenant.credit_us < -widest_band_us(&self.config);
                 if let Some(cap) = &mut tenant.cap {
                     cap.credit_us = 0;
                     cap.add(credits.cap_credit_us);
@@ -292,20 +300,31 @@ impl Planner {
         }
         let caps_wake = self.hold_caps(now_us);
         let debts_wake = self.hold_debts(now_us, &wanting);
-        self.correct(now_us, &wanting);
+        self.follow(now_us, now_us - before_us, &wanting);
         let mut plan = self.changes(now_us, now_us - before_us, &wanting);
         plan.wake_us = [caps_wake, debts_wake].into_iter().flatten().min();
         plan
     }
 
-    fn place(&self, tenant: TenantId) -> Result<usize, usize> {
+    pub(super) fn place(&self, tenant: TenantId) -> Result<usize, usize> {
         self.tenants.binary_search_by_key(&tenant, |held| held.id)
     }
 
     pub(super) fn compute_groups(&self, tenant: TenantId) -> usize {
-        let own = self.groups.values();
-        own.filter(|group| group.tenant == tenant && group.kind == Kind::Compute)
-            .count()
+        let place = self.place(tenant);
+        place.map_or(0, |place| self.tenants[place].compute_groups)
+    }
+
+    /// A group comes or goes: its tenant counts.
+    fn count(&mut self, group: &Group, comes: bool) {
+        if let (Kind::Compute, Ok(place)) = (group.kind, self.place(group.tenant)) {
+            let counted = &mut self.tenants[place].compute_groups;
+            *counted = if comes {
+                *counted + 1
+            } else {
+                counted.saturating_sub(1)
+            };
+        }
     }
 
     /// Contexts that ran lately; of a tenant that did not run at all lately as many as before.
@@ -392,13 +411,14 @@ impl Planner {
     /// The slice of each group of a tenant of which so many contexts are active.
     pub(super) fn slice(&self, tenant: &Tenant, share_ppm: u64, contexts: usize) -> u64 {
         let at_once = if tenant.walls.packing_held {
-            contexts.clamp(1, self.fits(tenant, share_ppm)) as u64
+            contexts.clamp(1, self.fits(tenant, share_ppm)) as i64
         } else {
             1
         };
-        let slice = (self.turn_us(share_ppm) / at_once).saturating_sub(tenant.over_us);
-        let corrected = slice * (1_000 + tenant.bias).max(0) as u64 / 1_000;
-        corrected.max(self.config.floor_us)
+        let turn = self.turn_us(share_ppm) as i64;
+        let mend = (tenant.owed_nanos / 1_000 / MEND_CYCLES).clamp(-turn / 4, turn / 4);
+        let slice = (turn + mend) / at_once - tenant.over_us as i64;
+        slice.max(self.config.floor_us as i64) as u64
     }
 
     /// Lets caps run out and begin anew; says when the next one does, of tenants that want to run.
@@ -458,27 +478,23 @@ impl Planner {
             .min()
     }
 
-    /// Compares what each got with what it was entitled to, and corrects its slices by half of the difference.
-    fn correct(&mut self, now_us: u64, wanting: &[usize]) {
-        let lasts = TRIAL_CYCLES * self.config.cycle_us;
-        let disturbed =
-            wanting.len() < 2 || wanting.iter().any(|place| self.tenants[*place].detached);
-        for tenant in &mut self.tenants {
-            tenant.trial.disturbed |= disturbed;
-            let trial = tenant.trial;
-            if now_us.saturating_sub(trial.from_us) >= lasts {
-                let steady = trial.runs > 0 && trial.full * 8 >= trial.runs * 7;
-                if !trial.disturbed && steady && trial.entitled_us > 0 {
-                    let missing = trial.entitled_us as i64 - trial.used_us as i64;
-                    let thousandths = missing * 1_000 / trial.entitled_us as i64;
-                    if thousandths.abs() > TRIAL_DEAD {
-                        tenant.bias = (tenant.bias + thousandths / 2).clamp(-BIAS_MOST, BIAS_MOST);
-                    }
-                }
-                tenant.trial = super::state::Trial {
-                    from_us: now_us,
-                    ..Default::default()
-                };
+    /// Follows everyone's credit at leisure, and measures for people.
+    ///
+    /// Slices are corrected by it (`slice`): a tenant that is owed something all the time gets a little more in each
+    /// cycle, until nobody is. The device's slices are not quite what they are set to, and not changed for a trifle.
+    fn follow(&mut self, now_us: u64, elapsed_us: u64, wanting: &[usize]) {
+        let over_us = FOLLOW_CYCLES * self.config.cycle_us;
+        for (place, tenant) in self.tenants.iter_mut().enumerate() {
+            // What taking turns explains is nobody's loss.
+            let explained = tenant.claim_ceiling_us(&self.config) / 2;
+            let most = tenant.ceiling_us(&self.config);
+            let credit = tenant.credit_us.clamp(-most, most);
+            let owed = credit - credit.clamp(-explained, explained);
+            if wanting.len() < 2 || !wanting.contains(&place) {
+                tenant.owed_nanos = 0;
+            } else {
+                let part = elapsed_us.min(over_us) as i64;
+                tenant.owed_nanos += (owed * 1_000 - tenant.owed_nanos) * part / over_us as i64;
             }
             let metered = now_us.saturating_sub(tenant.meter.from_us);
             if metered >= PPM {

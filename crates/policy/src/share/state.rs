@@ -108,10 +108,12 @@ pub(super) struct Tenant {
     pub(super) claims: Vec<Claim>,
     /// It was not seen to wait, but the others ran for so long that it must be.
     pub(super) presumed: bool,
-    /// When it last ran or was let in again, for a sensor without contexts too.
+    /// When it last ran, for a sensor without contexts too.
     pub(super) last_ran_us: Option<u64>,
     /// It was measured without contexts last.
     pub(super) sampled: bool,
+    /// Its compute groups.
+    pub(super) compute_groups: usize,
     /// Contexts active; stays while it is idle.
     pub(super) active: usize,
     /// Its share now.
@@ -123,10 +125,8 @@ pub(super) struct Tenant {
     pub(super) turns: super::rotate::Turns,
     /// What a full run is charged above its slice, measured.
     pub(super) over_us: u64,
-    /// Correction of its slices, in thousandths.
-    pub(super) bias: i64,
-    /// For the correction: what it used and was entitled to, runs and full runs, since `trial_from_us`.
-    pub(super) trial: Trial,
+    /// What it is owed all the time, in nanoseconds; below zero what it owes.
+    pub(super) owed_nanos: i64,
     /// For `measured_ppm`.
     pub(super) meter: Meter,
 }
@@ -139,22 +139,12 @@ pub(super) struct Slices {
 }
 
 impl Slices {
-    fn of(us: u64) -> Slices {
+    pub(super) fn of(us: u64) -> Slices {
         Slices {
             least_us: us,
             most_us: us,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Trial {
-    pub(super) from_us: u64,
-    pub(super) used_us: u64,
-    pub(super) entitled_us: u64,
-    pub(super) runs: u32,
-    pub(super) full: u32,
-    pub(super) disturbed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -181,14 +171,14 @@ impl Tenant {
             presumed: false,
             last_ran_us: None,
             sampled: false,
+            compute_groups: 0,
             active: 0,
             share_ppm: PPM,
             slices: Slices::of(config.floor_us),
             slices_before: Slices::of(config.floor_us),
             turns: super::rotate::Turns::default(),
             over_us: config.switch_us,
-            bias: 0,
-            trial: Trial::default(),
+            owed_nanos: 0,
             meter: Meter::default(),
         };
         tenant.set_terms(terms, config);
@@ -248,12 +238,12 @@ impl Tenant {
     /// How far it may overdraw before it is detached: twice what taking turns alone makes of its
     /// credit, so that a tenant that gets exactly its share is never near it.
     pub(super) fn dead_band_us(&self, config: &Config) -> i64 {
-        swing(self.share_ppm, config) * 2 + 2 * config.floor_us as i64
+        band_us(self.share_ppm, config)
     }
 
     /// The most that it can be owed. With the dead band that is at most a cycle and four of the least slices: what a
     /// tenant can gain over any window, beside what happens between two ticks.
-    fn ceiling_us(&self, config: &Config) -> i64 {
+    pub(super) fn ceiling_us(&self, config: &Config) -> i64 {
         swing(self.share_ppm, config) * 3 / 2 + 2 * config.floor_us as i64
     }
 
@@ -272,6 +262,15 @@ impl Tenant {
 
 /// Debt beyond so many cycles is forgiven: 2 s at the default.
 const DEBT_CYCLES: i64 = 50;
+
+fn band_us(share_ppm: u64, config: &Config) -> i64 {
+    2 * swing(share_ppm, config) + 2 * config.floor_us as i64
+}
+
+/// The dead band of one that has half of the device: nobody's is wider.
+pub(super) fn widest_band_us(config: &Config) -> i64 {
+    band_us(PPM / 2, config)
+}
 
 /// How far the credit of a tenant with this share swings while everyone takes turns: it gains its share while the
 /// others have theirs, `cycle x share x (1 - share)`.

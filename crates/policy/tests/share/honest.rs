@@ -161,7 +161,6 @@ fn a_cap_holds_alone_and_beside_others() {
             world.measure();
             world.run(10 * SECOND);
             let got = world.had[0].charged as f64 * 100.0 / (10 * SECOND) as f64;
-            eprintln!("{cap} {beside} {got}");
             near(got, f64::from(cap), 1.0);
             if beside {
                 let all = world.aggregate(10 * SECOND);

@@ -76,7 +76,6 @@ pub struct World {
     pub had: Vec<Had>,
     /// This tenant is entitled to its part of all time, also of that in which it had no work.
     pub claims_all: Option<usize>,
-    pub trace: bool,
     /// Lever calls so far.
     pub calls: u64,
     /// Plans that told everything.
@@ -85,10 +84,16 @@ pub struct World {
     pub managed: bool,
     /// Nothing is seen but each tenant's time.
     pub sampled: bool,
+    /// Slices of the first tenant's groups last so many hundredths longer than they are set to.
+    pub longer: u64,
     /// Of each this many records the sensor loses one.
     pub loses: Option<u64>,
+    /// The most slices in one plan.
+    pub most_slices: usize,
     /// When each group was last on the device.
     pub ran: BTreeMap<GroupId, u64>,
+    /// For how long each was.
+    pub used: BTreeMap<GroupId, u64>,
     groups: Vec<Group>,
     next_id: u64,
     next_ctx: Vec<u16>,
@@ -131,13 +136,15 @@ impl World {
             weights: weights.iter().map(|weight| u64::from(*weight)).collect(),
             had: vec![Had::default(); weights.len()],
             claims_all: None,
-            trace: false,
             calls: 0,
             reasserted: 0,
             managed: true,
             sampled: false,
+            longer: 0,
             loses: None,
+            most_slices: 0,
             ran: BTreeMap::new(),
+            used: BTreeMap::new(),
             groups: Vec::new(),
             next_id: 0,
             next_ctx: vec![0; weights.len()],
@@ -181,16 +188,14 @@ impl World {
         let Some(index) = self.groups.iter().position(|group| group.id == id) else {
             return;
         };
-        if let Some((on, _, _)) = self.on {
-            if on == index {
-                self.take_off();
-            }
+        if self.on.is_some_and(|(on, _, _)| on == index) {
+            self.take_off();
         }
         self.groups.remove(index);
-        if let Some((on, _, _)) = &mut self.on {
-            if *on > index {
-                *on -= 1;
-            }
+        if let Some((on, _, _)) = &mut self.on
+            && *on > index
+        {
+            *on -= 1;
         }
         if self.turn > index {
             self.turn -= 1;
@@ -307,55 +312,6 @@ impl World {
             measured.runs = records;
         }
         let plan = self.planner.tick(self.now, &measured);
-        if self.trace {
-            eprintln!(
-                "@{} runs {:?}",
-                self.now / 1000,
-                measured
-                    .runs
-                    .iter()
-                    .map(|(t, r)| (
-                        t.0,
-                        r.ctx,
-                        r.start_us,
-                        r.end_us - r.start_us,
-                        r.open,
-                        r.continued
-                    ))
-                    .collect::<Vec<_>>()
-            );
-            for (place, st) in self.planner.standings().iter().enumerate() {
-                let slices: Vec<u64> = self
-                    .groups
-                    .iter()
-                    .filter(|g| g.tenant == place)
-                    .map(|g| g.slice)
-                    .collect();
-                eprintln!(
-                    "@   {} {:?} cr {} n {} sh {} slices {}..{} att {} | ch {} en {}",
-                    place,
-                    st.state,
-                    st.credit_us,
-                    st.contexts,
-                    st.share_ppm,
-                    slices.iter().min().unwrap_or(&0),
-                    slices.iter().max().unwrap_or(&0),
-                    self.groups
-                        .iter()
-                        .filter(|g| g.tenant == place && g.attached)
-                        .count(),
-                    self.had[place].charged,
-                    self.had[place].entitled
-                );
-            }
-            eprintln!(
-                "@   det {} sl {} att {} wake {:?}",
-                plan.detach.len(),
-                plan.slices.len(),
-                plan.attach.len(),
-                plan.wake_us
-            );
-        }
         self.apply(&plan);
         let usual = self.now + self.tick;
         let wake = plan.wake_us.unwrap_or(usual);
@@ -364,6 +320,7 @@ impl World {
 
     pub fn apply(&mut self, plan: &Plan) {
         self.reasserted += u64::from(plan.reasserted);
+        self.most_slices = self.most_slices.max(plan.slices.len());
         let mut at = self.lever_free.max(self.now);
         for batch in plan.detach.chunks(64) {
             at += DETACH;
@@ -385,6 +342,11 @@ impl World {
         self.lever_free = at;
     }
 
+    fn lasts(&self, group: &Group) -> u64 {
+        let longer = if group.tenant == 0 { self.longer } else { 0 };
+        SETUP + group.slice * (100 + longer) / 100
+    }
+
     fn runnable(&self, group: &Group) -> bool {
         group.attached && group.ready <= self.now
     }
@@ -403,7 +365,7 @@ impl World {
             let group = &self.groups[on];
             if group.ready > self.now {
                 self.take_off();
-            } else if self.now >= slice_from + SETUP + group.slice {
+            } else if self.now >= slice_from + self.lasts(group) {
                 if self.next_in_turn().is_some() {
                     self.take_off();
                 } else if let Some((_, _, from)) = &mut self.on {
@@ -411,16 +373,16 @@ impl World {
                 }
             }
         }
-        if self.on.is_none() {
-            if let Some(next) = self.next_in_turn() {
-                // The switch to it: nobody runs.
-                self.had[self.groups[next].tenant].charged += GAP;
-                self.divide(GAP);
-                self.now += GAP;
-                self.on = Some((next, self.now, self.now));
-                self.turn = next + 1;
-                self.reported = (self.now, false);
-            }
+        if self.on.is_none()
+            && let Some(next) = self.next_in_turn()
+        {
+            // The switch to it: nobody runs.
+            self.had[self.groups[next].tenant].charged += GAP;
+            self.divide(GAP);
+            self.now += GAP;
+            self.on = Some((next, self.now, self.now));
+            self.turn = next + 1;
+            self.reported = (self.now, false);
         }
     }
 
@@ -444,7 +406,10 @@ impl World {
         };
         self.reported = (self.now, true);
         self.recorded += 1;
-        if self.loses.is_some_and(|nth| self.recorded % nth == 0) {
+        if self
+            .loses
+            .is_some_and(|nth| self.recorded.is_multiple_of(nth))
+        {
             self.lost += run.end_us - run.start_us + GAP;
         } else {
             self.records.push((tenant(group.tenant), run));
@@ -463,7 +428,7 @@ impl World {
             let group = &self.groups[on];
             let begun = self.now.max(since + SETUP);
             next = next.min(begun.saturating_add(group.left));
-            let slice_end = slice_from + SETUP + group.slice;
+            let slice_end = slice_from + self.lasts(group);
             next = next.min(slice_end.max(self.now + 1));
         }
         let arrivals = self
@@ -487,6 +452,7 @@ impl World {
                 group.left = u64::MAX;
             }
             self.ran.insert(group.id, to);
+            *self.used.entry(group.id).or_insert(0) += us;
             let had = &mut self.had[group.tenant];
             had.useful += worked;
             had.charged += us;

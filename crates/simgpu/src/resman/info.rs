@@ -62,7 +62,11 @@ impl Rm {
                 Ok(())
             }
             nr::ATTACH_GPUS_TO_FD => {
-                let known = |id: &[u8; 4]| self.spec_of(u32::from_le_bytes(*id)).is_ok();
+                // The list is of one length; what is zero names no card.
+                let known = |id: &[u8; 4]| {
+                    let id = u32::from_le_bytes(*id);
+                    id == 0 || self.spec_of(id).is_ok()
+                };
                 let (ids, rest) = call.block.0.as_chunks::<4>();
                 if !rest.is_empty() || ids.is_empty() || !ids.iter().all(known) {
                     return Err(libc::EINVAL);
@@ -358,9 +362,8 @@ impl Rm {
         use layout::pids as at;
         const MOST: usize = (at::SIZE - at::PID_TBL) / 4;
         let class = params.u32(at::ID);
-        let has = |object: &super::clients::Object| {
-            object.gpu == Some(gpu) && (class == 0 || object.class == class)
-        };
+        let has =
+            |object: &super::clients::Object| object.gpu == Some(gpu) && object.class == class;
         let pids: BTreeSet<u32> = self
             .clients
             .values()

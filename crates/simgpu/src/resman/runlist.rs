@@ -69,8 +69,8 @@ pub struct Engine {
     slice_end_ns: u64,
     /// The channel that ran last, so that channels of a group take turns.
     last_channel: u64,
-    /// The group whose work the clock is being advanced for, and from when on.
-    running: Option<(u64, u64)>,
+    /// The group whose work the clock is being advanced for, its process, and from when on.
+    running: Option<(u64, u32, u64)>,
 }
 
 impl Engine {
@@ -109,10 +109,10 @@ impl Engine {
         }
     }
 
-    /// The group that runs, and for how long it has since that was last added up.
-    pub fn running(&self, now: Instant) -> Option<(u64, u64)> {
-        let (group, from) = self.running?;
-        Some((group, self.now(now).saturating_sub(from)))
+    /// The group that runs, its process, and for how long it has since that was last added up.
+    fn running(&self, now: Instant) -> Option<(u64, u32, u64)> {
+        let (group, pid, from) = self.running?;
+        Some((group, pid, self.now(now).saturating_sub(from)))
     }
 
     /// A group has another slice: it holds for the one that is running.
@@ -316,7 +316,8 @@ impl Rm {
             .map(|(&id, group)| {
                 let mine = self.channels.values().filter(|channel| channel.group == id);
                 let running = device.engines[usize::from(group.is_copy())].running(now);
-                let running = running.filter(|&(of, _)| of == id).map_or(0, |(_, ns)| ns);
+                let running = running.filter(|&(of, ..)| of == id);
+                let running = running.map_or(0, |(_, _, ns)| ns);
                 GroupTime {
                     pid: group.pid,
                     client: group.client,
@@ -326,7 +327,16 @@ impl Rm {
                 }
             })
             .collect();
-        for (&pid, past) in &device.past {
+        let mut past = device.past.clone();
+        for (engine, on) in device.engines.iter().enumerate() {
+            // It was freed, and its engine has not noticed yet.
+            if let Some((_, pid, ns)) =
+                (on.running(now)).filter(|(group, ..)| !self.groups.contains_key(group))
+            {
+                past.entry(pid).or_default()[engine] += ns;
+            }
+        }
+        for (pid, past) in past {
             groups.extend([false, true].map(|copies| GroupTime {
                 pid,
                 client: 0,
@@ -396,7 +406,10 @@ fn spend<'a>(
     };
     item.started_ns.get_or_insert(start);
     let ticket = item.ticket;
-    rm.devices[gpu].engines[engine].running = Some((group, start));
+    let Some(pid) = rm.groups.get(&group).map(|group| group.pid) else {
+        return rm;
+    };
+    rm.devices[gpu].engines[engine].running = Some((group, pid, start));
     loop {
         let on = &mut rm.devices[gpu].engines[engine];
         on.clock_ns = until;
@@ -416,8 +429,10 @@ fn spend<'a>(
     let on = &mut rm.devices[gpu].engines[engine];
     on.running = None;
     let spent = until - start;
-    if let Some(group) = rm.groups.get_mut(&group) {
-        group.ran_ns += spent;
+    match rm.groups.get_mut(&group) {
+        Some(group) => group.ran_ns += spent,
+        // It was freed while it ran.
+        None => rm.devices[gpu].past.entry(pid).or_default()[engine] += spent,
     }
     if let Some(item) = rm
         .channels

@@ -118,7 +118,7 @@ impl Drop for View {
 }
 
 impl View {
-    /// Maps the start of a stand-in. Nobody can shorten it ([`super::super::server`] seals it), so writes do not fault.
+    /// Maps the start of a stand-in. Nobody can shorten it: the server has sealed it, so writes do not fault.
     fn of(file: FileId, pages: &OwnedFd, length: usize) -> Option<View> {
         let length = length.checked_next_multiple_of(PAGE)?;
         // SAFETY: a new mapping of a file, at an address of the kernel's choice.

@@ -474,6 +474,23 @@ pub(super) fn threat_46(context: &Context) -> Outcome {
         )
         .map(|_| ());
     wrong.expect("peer access", peers, peers.is_err());
+    let mut ids = Block::new(128);
+    client.control(client.root(), ctrl::NV0000_GPU_GET_ATTACHED_IDS, &mut ids)?;
+    let first = ids.u32(0);
+    let control = context.node.open(File::Control)?;
+    let attach = |id: u32| {
+        let mut ids = Block::new(128).with32(0, id);
+        context.node.ioctl(
+            control.as_fd(),
+            request(nr::ATTACH_GPUS_TO_FD, 128),
+            &mut ids,
+        )
+    };
+    let own = attach(first);
+    wrong.expect("its own card attached", own, own.is_ok());
+    // A simulated node numbers its cards one after another.
+    let attached = attach(first + 1);
+    wrong.expect("attached", attached, attached.is_err());
     let minor = context.node.open(File::Gpu(1)).map(|gpu| {
         context.node.ioctl(
             gpu.as_fd(),
