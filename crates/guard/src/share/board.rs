@@ -182,6 +182,8 @@ pub struct Node {
     pub sensor: AtomicU32,
     /// How many schedulers there have been.
     pub started: AtomicU32,
+    /// Nonzero from a scheduler's start until it has ended by itself.
+    pub working: AtomicU32,
 }
 
 // SAFETY: `repr(C)`, atomics only.

@@ -401,6 +401,10 @@ impl Levers {
             self.abandoned.store(false, Ordering::Relaxed);
             return;
         }
+        // That its user stopped it does not hang on a scheduler.
+        if self.board.paused.load(Ordering::Acquire) != 0 {
+            return;
+        }
         let groups = self.groups();
         let mut any = false;
         for group in groups.by_name.values() {

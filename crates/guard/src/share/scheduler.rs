@@ -30,6 +30,8 @@ use crate::sys;
 const TICK: Duration = Duration::from_millis(25);
 /// Otherwise it is looked so often whether anything has changed unsaid (a tenant that was killed).
 const IDLE: Duration = Duration::from_millis(250);
+/// Microseconds for which a card is looked at on when there is nothing more to divide: who is left gets long slices again.
+const SETTLES: u64 = 1_000_000;
 /// With nothing to divide for so long the scheduler ends.
 const NOTHING_TO_DO: u64 = 5_000_000;
 /// Who is no tenant: programs without a slice.
@@ -60,6 +62,8 @@ struct Card {
     sensor: Sensor,
     /// Where each group's words are: tenant's file, slot, number.
     places: HashMap<GroupId, (String, usize, u32)>,
+    /// When there was last something to divide on it.
+    divided_us: u64,
 }
 
 enum Sensor {
@@ -92,6 +96,13 @@ struct Scheduler {
 /// The driver or the registry cannot be used: nobody is scheduled then, and no new group is made.
 pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
     let node = board::map_node(&board::node_file(folder)?)?;
+    if node.working.swap(1, Ordering::AcqRel) != 0 {
+        let before = node.scheduler.load(Ordering::Acquire);
+        let silent = node.silent_us().unwrap_or(0) / 1000;
+        say(&format!(
+            "scheduler {before} was killed or has failed, and was last at work {silent} ms ago: this one goes on"
+        ));
+    }
     node.scheduler.store(std::process::id(), Ordering::Release);
     node.started.fetch_add(1, Ordering::AcqRel);
     node.beat_us.store(shared::now_us(), Ordering::Release);
@@ -101,6 +112,7 @@ pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
         planner: Planner::new(Config::default()),
         sensor: Sensor::Off,
         places: HashMap::new(),
+        divided_us: 0,
     };
     let mut scheduler = Scheduler {
         folder: folder.to_owned(),
@@ -133,6 +145,10 @@ impl Scheduler {
             let mut wait = IDLE;
             for card in 0..self.cards.len() {
                 if self.is_divided(card) {
+                    self.cards[card].divided_us = now;
+                }
+                let settles = self.cards[card].divided_us + SETTLES;
+                if now < settles || self.holds_something(card) {
                     wait = wait.min(self.tick(card)?);
                 }
             }
@@ -154,6 +170,15 @@ impl Scheduler {
             tenants += usize::from(here);
         }
         tenants > 1
+    }
+
+    /// Whether a group of a card waits to be let in. The last other tenant may have gone meanwhile.
+    fn holds_something(&self, card: usize) -> bool {
+        self.tenants.values().any(|tenant| {
+            let slots = &tenant.board.slots;
+            let mut here = tenant.groups.iter().filter(|(_, group)| group.2 == card);
+            here.any(|(&slot, group)| slots[slot].wanted(group.0).is_some_and(|w| !w.attached))
+        })
     }
 
     /// Tenants that came, changed and went.
@@ -410,6 +435,7 @@ impl Scheduler {
             }
             tell(&tenant.board);
         }
+        self.node.working.store(0, Ordering::Release);
         Ok(true)
     }
 }

@@ -1,0 +1,290 @@
+//! Faults of the scheduler: what it had stopped goes on, what is owed stays owed, nobody gets a context without its slice.
+
+#[path = "cli/common.rs"]
+#[expect(dead_code, reason = "shared with the other tests of the commands")]
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::Ordering;
+
+use common::{GPUSLICE, Node, command, finish, wait_until};
+use guard::share::board::{self, Board, Slot};
+use guard::share::scheduler::STATES;
+use guard::sys;
+use simgpu::client::Client;
+
+const QUOTA: &str = "17179869184";
+
+/// A node with the memory that its scheduler and helpers share.
+struct Shares {
+    node: Node,
+    folder: PathBuf,
+}
+
+/// A slice that computes until it is dropped.
+struct Spinner {
+    run: Child,
+    board: BoardOf,
+}
+
+struct BoardOf(Box<dyn std::ops::Deref<Target = Board>>);
+
+impl std::ops::Deref for BoardOf {
+    type Target = Board;
+
+    fn deref(&self) -> &Board {
+        &self.0
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        let _stopped = sys::kill(self.run.id() as i32, libc::SIGTERM);
+        let _ended = self.run.wait();
+    }
+}
+
+fn board_of(folder: &Path, name: &str) -> BoardOf {
+    let file = board::board_file(folder, name).unwrap();
+    BoardOf(Box::new(board::map_board(&file).unwrap()))
+}
+
+impl Shares {
+    fn start() -> Shares {
+        let node = Node::start("1xH200");
+        let folder = Path::new(&node.socket).with_file_name("registry");
+        Shares { node, folder }
+    }
+
+    /// A slice of this weight that computes, once it does.
+    fn spinner(&self, name: &str, weight: &str) -> Spinner {
+        let options = ["--memory", QUOTA, "--weight", weight, "--name", name];
+        let program = [GPUSLICE, "__tenant", "spin", QUOTA, "ms=2", "seconds=120"];
+        let mut run = command(&self.node.run(&options, &program));
+        let run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let run = run.unwrap();
+        let board = board_of(&self.folder, name);
+        let spinner = Spinner { run, board };
+        wait_until("it computes", || self.ran(&spinner) > 0);
+        spinner
+    }
+
+    /// Nanoseconds that a slice has computed.
+    fn ran(&self, of: &Spinner) -> u64 {
+        let mut client = Client::connect(self.node.socket.as_ref()).unwrap();
+        let helper = of.board.helper.load(Ordering::Acquire);
+        client.usage(0).unwrap().computed_ns(helper)
+    }
+
+    /// It goes on computing.
+    #[track_caller]
+    fn runs(&self, spinner: &Spinner) {
+        let before = self.ran(spinner);
+        wait_until("it goes on", || self.ran(spinner) > before);
+    }
+
+    fn words(&self) -> impl std::ops::Deref<Target = board::Node> {
+        board::map_node(&board::node_file(&self.folder).unwrap()).unwrap()
+    }
+
+    /// The scheduler, once it is at work.
+    fn scheduler(&self) -> u32 {
+        let words = self.words();
+        wait_until("there is a scheduler", || {
+            let pid = words.scheduler.load(Ordering::Acquire);
+            pid != 0 && fs::exists(format!("/proc/{pid}/exe")).unwrap()
+        });
+        words.scheduler.load(Ordering::Acquire)
+    }
+
+    /// Waits for another scheduler than that.
+    #[track_caller]
+    fn next_after(&self, scheduler: u32) -> u32 {
+        let words = self.words();
+        wait_until("another takes over", || {
+            words.scheduler.load(Ordering::Acquire) != scheduler
+        });
+        words.scheduler.load(Ordering::Acquire)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("scheduler.log")).unwrap_or_default()
+    }
+}
+
+/// The groups that a board has.
+fn groups(board: &Board) -> Vec<(u32, &Slot)> {
+    let all = board
+        .slots
+        .iter()
+        .map(|s| (s.serial.load(Ordering::Acquire), s));
+    all.filter(|&(serial, _)| serial != 0).collect()
+}
+
+fn all_are(board: &Board, attached: bool) -> bool {
+    let all = groups(board);
+    let has =
+        |(serial, slot): &(u32, &Slot)| slot.has(*serial).is_some_and(|h| h.attached == attached);
+    !all.is_empty() && all.iter().all(has)
+}
+
+fn state(board: &Board) -> &'static str {
+    STATES[board.cards[0].state.load(Ordering::Acquire) as usize]
+}
+
+fn signal(pid: u32, number: i32) {
+    sys::kill(pid as i32, number).unwrap();
+}
+
+/// Stops a slice as its user does who wants it to pause.
+fn pause(shares: &Shares, board: &Board, paused: u32) {
+    board.paused.store(paused, Ordering::Release);
+    shares.words().tell();
+}
+
+// `start::wait`: whoever gets the lock starts the next one. `Scheduler::look_for_tenants` restores what was owed.
+#[test]
+fn a_killed_scheduler_is_followed_by_one_that_knows_what_is_owed() {
+    const OWED_US: i64 = 600_000;
+    let shares = Shares::start();
+    let (a, b) = (shares.spinner("a", "75"), shares.spinner("b", "25"));
+    let first = shares.scheduler();
+    // A debt as of one that overdrew, in the books that the scheduler leaves.
+    signal(first, libc::SIGSTOP);
+    b.board.cards[0]
+        .credit_us
+        .store(-OWED_US, Ordering::Release);
+    let schedulers = shares.words().started.load(Ordering::Acquire);
+    signal(first, libc::SIGKILL);
+    let second = shares.next_after(first);
+    wait_until("it pays", || {
+        all_are(&b.board, false) && state(&b.board) == "debt"
+    });
+    assert!(b.board.cards[0].credit_us.load(Ordering::Acquire) < -OWED_US / 4);
+    assert_eq!(
+        shares.words().started.load(Ordering::Acquire),
+        schedulers + 1
+    );
+    shares.runs(&a);
+    // Again, while a tenant is detached: its debt is known to the third, and it comes back when it has paid.
+    signal(second, libc::SIGKILL);
+    shares.next_after(second);
+    wait_until("it has paid", || {
+        all_are(&b.board, true) && state(&b.board) == "running"
+    });
+    shares.runs(&b);
+    shares.runs(&a);
+    let log = shares.log();
+    for killed in [first, second] {
+        assert!(
+            log.contains(&format!("scheduler {killed} was killed or has failed")),
+            "{log}"
+        );
+    }
+}
+
+// `Levers::keep`: nothing stays stopped for a scheduler that says nothing; `Levers::wait_for_word`: no group without its word.
+#[test]
+fn while_the_scheduler_hangs_nothing_stays_stopped_and_no_context_is_made() {
+    let shares = Shares::start();
+    let (a, b) = (shares.spinner("a", "75"), shares.spinner("b", "25"));
+    let scheduler = shares.scheduler();
+    pause(&shares, &b.board, 1);
+    wait_until("it is stopped", || all_are(&b.board, false));
+    // Only who is stopped by the scheduler comes back, and not who is stopped by its user.
+    b.board.paused.store(0, Ordering::Release);
+    signal(scheduler, libc::SIGSTOP);
+    wait_until("it comes back", || all_are(&b.board, true));
+    shares.runs(&b);
+    shares.runs(&a);
+    let options = ["--memory", QUOTA, "--name", "c"];
+    let program = [GPUSLICE, "__tenant", "spin", QUOTA, "seconds=0.1"];
+    let refused = finish(command(&shares.node.run(&options, &program))).ended(1);
+    assert!(
+        refused.err.contains("the node's scheduler does not answer"),
+        "{}",
+        refused.err
+    );
+    signal(scheduler, libc::SIGCONT);
+    finish(command(&shares.node.run(&options, &program))).ended(0);
+    assert_eq!(shares.scheduler(), scheduler);
+}
+
+#[test]
+fn who_is_paused_stays_so_without_a_scheduler() {
+    let shares = Shares::start();
+    let (a, b) = (shares.spinner("a", "75"), shares.spinner("b", "25"));
+    let scheduler = shares.scheduler();
+    pause(&shares, &b.board, 1);
+    wait_until("it is stopped", || all_are(&b.board, false));
+    signal(scheduler, libc::SIGSTOP);
+    let words = shares.words();
+    wait_until("the keeper is at work", || {
+        words.silent_us().is_some_and(|us| us > 2_500_000)
+    });
+    assert!(all_are(&b.board, false));
+    shares.runs(&a);
+    signal(scheduler, libc::SIGKILL);
+    shares.next_after(scheduler);
+    assert!(all_are(&b.board, false));
+    pause(&shares, &b.board, 0);
+    wait_until("it goes on", || all_are(&b.board, true));
+    shares.runs(&b);
+}
+
+// `start::start`: the lock is the scheduler's, who outlives the slice that started it.
+#[test]
+fn the_scheduler_outlives_the_slice_that_started_it_and_may_die_with_it() {
+    let shares = Shares::start();
+    let first = shares.spinner("a", "75");
+    let scheduler = shares.scheduler();
+    let (b, c) = (shares.spinner("b", "50"), shares.spinner("c", "50"));
+    signal(first.run.id(), libc::SIGKILL);
+    wait_until("the slice has ended", || {
+        !shares.node.names().contains(&"a".to_owned())
+    });
+    assert_eq!(shares.scheduler(), scheduler);
+    shares.runs(&b);
+    // Now one of the others' supervisors starts the next one; it dies with its scheduler.
+    signal(scheduler, libc::SIGKILL);
+    let second = shares.next_after(scheduler);
+    let parent = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let behind = stat.rsplit_once(')').unwrap().1;
+        behind
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u32>()
+            .unwrap()
+    };
+    let starter = parent(second);
+    assert!([b.run.id(), c.run.id()].contains(&starter), "{starter}");
+    signal(starter, libc::SIGKILL);
+    signal(second, libc::SIGKILL);
+    shares.next_after(second);
+    let left = if starter == b.run.id() { &c } else { &b };
+    shares.runs(left);
+}
+
+// `Scheduler::holds_something`: with nobody else there is nothing to divide, but somebody to let in.
+#[test]
+fn who_pays_comes_back_when_the_last_other_has_gone() {
+    let shares = Shares::start();
+    let (a, b) = (shares.spinner("a", "75"), shares.spinner("b", "25"));
+    let first = shares.scheduler();
+    signal(first, libc::SIGSTOP);
+    b.board.cards[0]
+        .credit_us
+        .store(-1_500_000, Ordering::Release);
+    signal(first, libc::SIGKILL);
+    shares.next_after(first);
+    wait_until("it pays", || {
+        all_are(&b.board, false) && state(&b.board) == "debt"
+    });
+    drop(a);
+    wait_until("it is let in", || all_are(&b.board, true));
+    shares.runs(&b);
+}
