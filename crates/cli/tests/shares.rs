@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
 
-use common::{GPUSLICE, Node, command, finish, wait_until};
+use common::{GPUSLICE, Node, command, finish, gpuslice, wait_until};
 use guard::share::board::{self, Board, Slot};
 use guard::share::scheduler::STATES;
 use guard::sys;
@@ -194,8 +194,8 @@ fn while_the_scheduler_hangs_nothing_stays_stopped_and_no_context_is_made() {
     pause(&shares, &b.board, 1);
     wait_until("it is stopped", || all_are(&b.board, false));
     // Only who is stopped by the scheduler comes back, and not who is stopped by its user.
-    b.board.paused.store(0, Ordering::Release);
     signal(scheduler, libc::SIGSTOP);
+    b.board.paused.store(0, Ordering::Release);
     wait_until("it comes back", || all_are(&b.board, true));
     shares.runs(&b);
     shares.runs(&a);
@@ -287,4 +287,62 @@ fn who_pays_comes_back_when_the_last_other_has_gone() {
     drop(a);
     wait_until("it is let in", || all_are(&b.board, true));
     shares.runs(&b);
+}
+
+#[test]
+fn ps_tells_what_each_was_granted_and_had() {
+    let shares = Shares::start();
+    let _both = (shares.spinner("a", "75"), shares.spinner("b", "25"));
+    let list = |words: &[&str]| {
+        gpuslice(&[&["ps", "--sim", &shares.node.socket], words].concat()).ended(0)
+    };
+    let near =
+        |value: &serde_json::Value, to: f64| value.as_f64().is_some_and(|v| (v - to).abs() < 3.0);
+    wait_until("it is measured", || {
+        let listed = list(&["--json"]).json();
+        [(0, 75.0), (1, 25.0)].iter().all(|&(at, percent)| {
+            let (slice, time) = (&listed[at], &listed[at]["gpus"][0]["time"]);
+            slice["weight"].as_f64() == Some(percent)
+                && near(&time["granted_percent"], percent)
+                && near(&time["measured_percent"], percent)
+                && time["state"] == "running"
+                && time["sensor"] == "timeline"
+        })
+    });
+    let table = list(&[]).out;
+    let row = table.lines().nth(2).unwrap();
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        (words[0], words[6], words[7]),
+        ("b", "25", "25.0%"),
+        "{table}"
+    );
+    assert_eq!(words[9..11], ["running", "timeline"], "{table}");
+}
+
+#[test]
+fn doctor_says_whether_the_scheduler_answers() {
+    let shares = Shares::start();
+    let line = || {
+        let report = gpuslice(&["doctor", "--sim", &shares.node.socket])
+            .ended(0)
+            .out;
+        let mut lines = report.lines().filter(|l| l.contains("scheduler of time"));
+        lines.next().unwrap().to_owned()
+    };
+    assert!(
+        line().contains("none: no two slices share a card"),
+        "{}",
+        line()
+    );
+    let _both = (shares.spinner("a", "75"), shares.spinner("b", "25"));
+    let scheduler = shares.scheduler();
+    wait_until("it measures", || {
+        line().contains(&format!("process {scheduler}, sensor timeline"))
+    });
+    signal(scheduler, libc::SIGSTOP);
+    wait_until("it is missed", || {
+        line().contains(&format!("process {scheduler} has not answered"))
+    });
+    signal(scheduler, libc::SIGCONT);
 }
