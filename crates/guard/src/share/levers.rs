@@ -61,7 +61,16 @@ struct Group {
     computes: bool,
     /// Whether its context is taken off at the next instruction.
     preempts: bool,
+    /// Calls that put it or its channels on the runlist, made while it was detached.
+    postponed: Vec<Postponed>,
     file: Weak<OpenFile>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Postponed {
+    object: ObjectHandle,
+    cmd: u32,
+    params: Vec<u8>,
 }
 
 /// A channel group that is about to be shown to its tenant.
@@ -123,6 +132,7 @@ impl Levers {
                 device: new.device,
                 computes,
                 preempts: false,
+                postponed: Vec::new(),
                 file: Arc::downgrade(new.file),
             };
             groups.by_name.insert(new.name, group);
@@ -224,6 +234,66 @@ impl Levers {
         self.board.pulls.fetch_add(1, Ordering::Relaxed);
         let gpu = &tenant.device(of.device).gpu;
         tenant.own.detach(gpu, &[(client.0, channel.0)], true)
+    }
+
+    /// Whether a group is detached, so that what would put it or one of its channels on the runlist has to wait until it is
+    /// attached. The client's order is held.
+    pub fn postpones(
+        &self,
+        tenant: &Tenant,
+        name: (ClientHandle, ObjectHandle),
+        object: ObjectHandle,
+        cmd: u32,
+        params: &[u8],
+    ) -> bool {
+        let mut groups = self.groups();
+        let Some(group) = groups.by_name.get_mut(&name) else {
+            return false;
+        };
+        let has = self.board.slots[group.slot].has(group.serial);
+        if has.is_none_or(|has| has.attached) {
+            return false;
+        }
+        // A channel that is gone leaves its call behind; the driver refuses it then.
+        group
+            .postponed
+            .retain(|p| (p.object, p.cmd) != (object, cmd));
+        group.postponed.push(Postponed {
+            object,
+            cmd,
+            params: params.to_vec(),
+        });
+        true
+    }
+
+    /// Makes the calls that waited for groups to be attached. Their clients' order is held.
+    fn make_up(&self, tenant: &Tenant, groups: &[((ClientHandle, ObjectHandle), Group)]) {
+        for (name, group) in groups {
+            let mut known = self.groups();
+            let postponed = known
+                .by_name
+                .get_mut(name)
+                .map(|group| std::mem::take(&mut group.postponed));
+            drop(known);
+            for mut call in postponed.unwrap_or_default() {
+                let made = self.if_it_lives(tenant, *name, group, |file| {
+                    let status = rmcall::control(
+                        tenant.backend.as_ref(),
+                        file.fd(),
+                        name.0.0,
+                        call.object.0,
+                        call.cmd,
+                        &mut call.params,
+                    )?;
+                    accepted(status, "a place on the runlist")
+                });
+                if made.is_err() {
+                    self.board.slots[group.slot]
+                        .failed
+                        .fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// An object that computes was made on a channel: its context exists now. It is set to leave the engine at the next
@@ -508,6 +578,9 @@ impl Levers {
                 self.board.pulls.fetch_add(1, Ordering::Relaxed);
                 tenant.own.detach(gpu, channels, detach)
             });
+            if done.is_ok() && !detach {
+                self.make_up(tenant, &rest[..batch]);
+            }
             for (_, group) in &rest[..batch] {
                 let at = &self.board.slots[group.slot];
                 let Some(wanted) = at.wanted(group.serial) else {
