@@ -246,6 +246,7 @@ impl Levers {
         cmd: u32,
         params: &[u8],
     ) -> bool {
+        let ledger = tenant.ledger();
         let mut groups = self.groups();
         let Some(group) = groups.by_name.get_mut(&name) else {
             return false;
@@ -254,10 +255,11 @@ impl Levers {
         if has.is_none_or(|has| has.attached) {
             return false;
         }
-        // A channel that is gone leaves its call behind; the driver refuses it then.
+        // Calls of channels that are gone are let go of, or they would gather.
+        let waits = |p: &Postponed| ledger.knows(name.0, p.object);
         group
             .postponed
-            .retain(|p| (p.object, p.cmd) != (object, cmd));
+            .retain(|p| (p.object, p.cmd) != (object, cmd) && waits(p));
         group.postponed.push(Postponed {
             object,
             cmd,
