@@ -3,146 +3,15 @@
 #[path = "cli/common.rs"]
 #[expect(dead_code, reason = "shared with the other tests of the commands")]
 mod common;
+#[path = "cli/time.rs"]
+#[expect(dead_code, reason = "shared with the attacks on a card's time")]
+mod time;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
 
-use common::{GPUSLICE, Node, command, finish, gpuslice, wait_until};
-use guard::share::board::{self, Board, Slot};
-use guard::share::scheduler::STATES;
-use guard::sys;
-use simgpu::client::Client;
-
-const QUOTA: &str = "17179869184";
-
-/// A node with the memory that its scheduler and helpers share.
-struct Shares {
-    node: Node,
-    folder: PathBuf,
-}
-
-/// A slice that computes until it is dropped.
-struct Spinner {
-    run: Child,
-    board: BoardOf,
-}
-
-struct BoardOf(Box<dyn std::ops::Deref<Target = Board>>);
-
-impl std::ops::Deref for BoardOf {
-    type Target = Board;
-
-    fn deref(&self) -> &Board {
-        &self.0
-    }
-}
-
-impl Drop for Spinner {
-    fn drop(&mut self) {
-        let _stopped = sys::kill(self.run.id() as i32, libc::SIGTERM);
-        let _ended = self.run.wait();
-    }
-}
-
-fn board_of(folder: &Path, name: &str) -> BoardOf {
-    let file = board::board_file(folder, name).unwrap();
-    BoardOf(Box::new(board::map_board(&file).unwrap()))
-}
-
-impl Shares {
-    fn start() -> Shares {
-        let node = Node::start("1xH200");
-        let folder = Path::new(&node.socket).with_file_name("registry");
-        Shares { node, folder }
-    }
-
-    /// A slice of this weight that computes, once it does.
-    fn spinner(&self, name: &str, weight: &str) -> Spinner {
-        let options = ["--memory", QUOTA, "--weight", weight, "--name", name];
-        let program = [GPUSLICE, "__tenant", "spin", QUOTA, "ms=2", "seconds=120"];
-        let mut run = command(&self.node.run(&options, &program));
-        let run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let run = run.unwrap();
-        let board = board_of(&self.folder, name);
-        let spinner = Spinner { run, board };
-        wait_until("it computes", || self.ran(&spinner) > 0);
-        spinner
-    }
-
-    /// Nanoseconds that a slice has computed.
-    fn ran(&self, of: &Spinner) -> u64 {
-        let mut client = Client::connect(self.node.socket.as_ref()).unwrap();
-        let helper = of.board.helper.load(Ordering::Acquire);
-        client.usage(0).unwrap().computed_ns(helper)
-    }
-
-    /// It goes on computing.
-    #[track_caller]
-    fn runs(&self, spinner: &Spinner) {
-        let before = self.ran(spinner);
-        wait_until("it goes on", || self.ran(spinner) > before);
-    }
-
-    fn words(&self) -> impl std::ops::Deref<Target = board::Node> {
-        board::map_node(&board::node_file(&self.folder).unwrap()).unwrap()
-    }
-
-    /// The scheduler, once it is at work.
-    fn scheduler(&self) -> u32 {
-        let words = self.words();
-        wait_until("there is a scheduler", || {
-            let pid = words.scheduler.load(Ordering::Acquire);
-            pid != 0 && fs::exists(format!("/proc/{pid}/exe")).unwrap()
-        });
-        words.scheduler.load(Ordering::Acquire)
-    }
-
-    /// Waits for another scheduler than that.
-    #[track_caller]
-    fn next_after(&self, scheduler: u32) -> u32 {
-        let words = self.words();
-        wait_until("another takes over", || {
-            words.scheduler.load(Ordering::Acquire) != scheduler
-        });
-        words.scheduler.load(Ordering::Acquire)
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("scheduler.log")).unwrap_or_default()
-    }
-}
-
-/// The groups that a board has.
-fn groups(board: &Board) -> Vec<(u32, &Slot)> {
-    let all = board
-        .slots
-        .iter()
-        .map(|s| (s.serial.load(Ordering::Acquire), s));
-    all.filter(|&(serial, _)| serial != 0).collect()
-}
-
-fn all_are(board: &Board, attached: bool) -> bool {
-    let all = groups(board);
-    let has =
-        |(serial, slot): &(u32, &Slot)| slot.has(*serial).is_some_and(|h| h.attached == attached);
-    !all.is_empty() && all.iter().all(has)
-}
-
-fn state(board: &Board) -> &'static str {
-    STATES[board.cards[0].state.load(Ordering::Acquire) as usize]
-}
-
-fn signal(pid: u32, number: i32) {
-    sys::kill(pid as i32, number).unwrap();
-}
-
-/// Stops a slice as its user does who wants it to pause.
-fn pause(shares: &Shares, board: &Board, paused: u32) {
-    board.paused.store(paused, Ordering::Release);
-    shares.words().tell();
-}
+use common::{GPUSLICE, command, finish, gpuslice, wait_until};
+use time::{QUOTA, Shares, all_are, pause, signal, state};
 
 // `start::wait`: whoever gets the lock starts the next one. `Scheduler::look_for_tenants` restores what was owed.
 #[test]

@@ -162,7 +162,6 @@ const PROGRAMS: &[Entry] = &[
     ("attack_refused_export", attacks::refused_export),
     ("attack_freed_range", attacks::freed_range),
     ("hoarder", hoarders::hoarder),
-    ("bare_channels", hoarders::bare_channels),
     ("events_of_nobody", hoarders::events_of_nobody),
     ("changing_parent", hoarders::changing_parent),
     ("changing_client", hoarders::changing_client),
