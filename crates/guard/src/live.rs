@@ -1,4 +1,4 @@
-//! The terms of a slice that runs, in its supervisor: what is asked is checked, entered in the registry, and written on the
+//! The terms of a slice that runs, in its supervisor and its helper: what is asked is checked, entered in the registry, and written on the
 //! tenant's board, where its helper and the node's scheduler read it.
 //!
 //! Memory takes two steps, in an order in which whoever dies in between leaves the registry with no less than the slice
@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use policy::ledger::DeviceIndex;
 use policy::units::{Bytes, Size};
 
 use crate::control::{Answer, Standing, Terms, Wish};
@@ -18,6 +19,7 @@ use crate::rmcall::Gpu;
 use crate::share::board::{self, Board, Node};
 use crate::share::shared::Shared;
 use crate::share::start;
+use crate::tenant::Tenant;
 
 /// A helper changes the memory within a few milliseconds, unless the driver holds it up.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -214,4 +216,22 @@ impl Live {
             asked,
         }
     }
+}
+
+/// The helper's side: gives the tenant the memory that its supervisor asks for, and where it holds more, what it holds.
+pub fn give(board: &Board, tenant: &Tenant) {
+    let asked = board.memory_asked.load(Ordering::Acquire);
+    if asked == board.memory_done.load(Ordering::Acquire) {
+        return;
+    }
+    let mut ledger = tenant.ledger();
+    for (position, card) in board.cards[..tenant.devices.len()].iter().enumerate() {
+        let device = DeviceIndex(position as u8);
+        let wanted = Bytes(card.memory_wanted.load(Ordering::Acquire));
+        let has = wanted.max(ledger.used(device));
+        ledger.set_quota(device, has);
+        card.memory_has.store(has.0, Ordering::Release);
+    }
+    drop(ledger);
+    board.memory_done.store(asked, Ordering::Release);
 }

@@ -2,6 +2,7 @@
 
 mod devices;
 mod kernel;
+mod shares;
 
 use std::fs;
 use std::path::Path;
@@ -129,6 +130,7 @@ pub fn run(asked_sim: Option<&str>, json: bool, device: Option<&Path>) -> Result
                 Ok(own) => {
                     checks.push(cards(own.gpus()));
                     gpus = own.gpus().to_vec();
+                    checks.push(shares::sensor(own, sys::uids().1 == 0));
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
                     let advice = "use another card, or another release of the driver";
@@ -150,6 +152,9 @@ pub fn run(asked_sim: Option<&str>, json: bool, device: Option<&Path>) -> Result
         Some(node) => node.registry(),
         None => Registry::of_machine(),
     };
+    if let Ok(registry) = &registry {
+        checks.push(shares::scheduler(registry));
+    }
     let asked = registry.and_then(|r| Ok((r.tenants()?, r.unknown_calls()?)));
     let (tenants, unknown) = match asked {
         Ok(answers) => answers,
@@ -300,10 +305,6 @@ fn isolation(root: bool, found: &[Check]) -> Vec<Check> {
     vec![
         guard,
         Check::absent("isolation shim, mps, mig", "not in this version"),
-        Check::absent(
-            "levers and sensors (weight, cap)",
-            "not in this version: memory only",
-        ),
     ]
 }
 

@@ -10,6 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use policy::share::Walls;
+
 use super::shared::{self, Shareable, Shared};
 
 /// Channel groups of one tenant: more than a card has channels for (2048, five for each group).
@@ -130,6 +132,8 @@ pub struct Board {
     pub memory_asked: AtomicU32,
     /// The last of them that its helper has made.
     pub memory_done: AtomicU32,
+    /// Rules that a slice of a simulated card goes without, as [`ShareWalls::word`] has them; zero: all stand.
+    pub without: AtomicU32,
     /// What the scheduler says, by card.
     pub cards: [CardState; CARDS],
     /// The groups.
@@ -147,6 +151,40 @@ impl Board {
     }
 }
 
+/// The scheduler's rules for one tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShareWalls {
+    /// The planner's.
+    pub planner: Walls,
+    /// Each card is divided for itself.
+    pub pool_per_device: bool,
+}
+
+impl ShareWalls {
+    const PACKING: u32 = 1;
+    const DEBT: u32 = 2;
+    const POOL: u32 = 4;
+
+    /// Those that do not stand.
+    pub fn word(&self) -> u32 {
+        let bit = |stands: bool, bit: u32| if stands { 0 } else { bit };
+        bit(self.planner.packing_held, ShareWalls::PACKING)
+            | bit(self.planner.debt_survives_restart, ShareWalls::DEBT)
+            | bit(self.pool_per_device, ShareWalls::POOL)
+    }
+
+    /// The rules by the word on a board.
+    pub fn from_word(word: u32) -> ShareWalls {
+        ShareWalls {
+            planner: Walls {
+                packing_held: word & ShareWalls::PACKING == 0,
+                debt_survives_restart: word & ShareWalls::DEBT == 0,
+            },
+            pool_per_device: word & ShareWalls::POOL == 0,
+        }
+    }
+}
+
 /// What all boards of a node have in common.
 #[repr(C, align(64))]
 pub struct Node {
@@ -160,6 +198,8 @@ pub struct Node {
     pub sensor: AtomicU32,
     /// How many schedulers there have been.
     pub started: AtomicU32,
+    /// Nonzero from a scheduler's start until it has ended by itself.
+    pub working: AtomicU32,
 }
 
 // SAFETY: `repr(C)`, atomics only.
