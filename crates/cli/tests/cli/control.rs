@@ -617,7 +617,7 @@ fn tenants_are_refused(program: &Path, folder: &Path, user: Option<u32>) {
 }
 
 #[test]
-fn redteam_a_tenant_changes_no_slice_whoever_its_user_is() {
+fn threat_48_a_tenant_changes_no_slice_whoever_its_user_is() {
     let folder = Folder::new("control");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a mode");
     tenants_are_refused(Path::new(GPUSLICE), folder.path(), None);
