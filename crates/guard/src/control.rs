@@ -18,8 +18,8 @@ use crate::sys;
 
 /// Ending of a socket's name in the registry's folder.
 pub const SOCKET: &str = "sock";
-/// A client has so long to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A client has so long to say what it wants: it has nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest message.
 const LONGEST: usize = 16 << 10;
 /// Clients that are heard at once.
@@ -184,11 +184,12 @@ impl Control {
         clients.filter_map(|client| client.until).min()
     }
 
-    /// Takes what has come, and hangs up on who is late. The request of one client, if there is one: answer it.
+    /// Takes what has come, and hangs up on who is late; while it is `busy`, nobody is. The request of one client, if there
+    /// is one: answer it.
     ///
     /// # Errors
     /// The kernel gives no random number.
-    pub fn serve(&mut self, events: &[i16]) -> io::Result<Option<(u64, Wish)>> {
+    pub fn serve(&mut self, events: &[i16], busy: bool) -> io::Result<Option<(u64, Wish)>> {
         if events[0] != 0 {
             self.take()?;
         }
@@ -197,6 +198,9 @@ impl Control {
         for (place, &events) in self.places.iter_mut().zip(&events[1..]) {
             let Some(client) = place else { continue };
             let hung_up = events & (libc::POLLHUP | libc::POLLERR) != 0;
+            if busy {
+                client.until = client.until.map(|_| now + PATIENCE);
+            }
             let late = client.until.is_some_and(|until| until <= now);
             if events & libc::POLLIN != 0 && found.is_none() {
                 match client.request() {
@@ -332,7 +336,7 @@ mod tests {
         /// One turn of its loop: whoever asks.
         fn turn(&mut self, busy: bool) -> Option<(u64, Wish)> {
             let events = sys::poll(self.control.watched(busy), 50).unwrap();
-            self.control.serve(&events).unwrap()
+            self.control.serve(&events, busy).unwrap()
         }
 
         /// A client that has been told the number.

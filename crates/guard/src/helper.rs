@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use policy::ledger::DeviceIndex;
 use policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ use crate::budget::Budget;
 use crate::listener::{self, Install};
 use crate::privilege::{self, User};
 use crate::rmcall::{Gpu, OwnClient, OwnFiles, branch_of};
+use crate::seqpacket;
 use crate::share::board;
 use crate::share::levers::Levers;
 use crate::sys::{self, Tid};
@@ -76,6 +78,51 @@ pub enum Report {
     Finished(i32),
     /// The tenant must be killed, and why.
     Condemned(String),
+    /// An [`Order`] was carried out: its number, and the bytes that the tenant has now on each of its cards.
+    Memory(u32, Vec<u64>),
+}
+
+/// What a supervisor tells the helper: how much memory the tenant is to have. It goes this way and not over the board: a
+/// tenant may be the user whose the board is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Number of the order.
+    pub number: u32,
+    /// Bytes on each of the slice's cards.
+    pub memory: Vec<u64>,
+}
+
+impl Order {
+    /// Sends it, and does not wait until there is room.
+    ///
+    /// # Errors
+    /// The helper is gone, or has not taken those before.
+    pub fn send(&self, to: BorrowedFd<'_>) -> io::Result<()> {
+        seqpacket::send(to, &serde_json::to_vec(self)?)
+    }
+
+    /// Receives one; `None`: the supervisor is gone.
+    fn receive(from: BorrowedFd<'_>) -> io::Result<Option<Order>> {
+        let mut buffer = [0u8; 4096];
+        let (n, _) = sys::receive_message(from, &mut buffer)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_slice(&buffer[..n])?))
+    }
+
+    /// Gives the tenant the memory, and where it holds more, what it holds.
+    fn carry_out(&self, tenant: &Tenant) -> Report {
+        let mut ledger = tenant.ledger();
+        let mut give = |(position, wanted): (usize, &u64)| {
+            let device = DeviceIndex(position as u8);
+            let has = Bytes(*wanted).max(ledger.used(device));
+            ledger.set_quota(device, has);
+            has.0
+        };
+        let cards = self.memory.iter().take(tenant.devices.len()).enumerate();
+        Report::Memory(self.number, cards.map(&mut give).collect())
+    }
 }
 
 impl Report {
@@ -271,6 +318,7 @@ impl Helper {
         let (mut status, mut told) = (None, false);
         let mut audit_due: Option<Instant> = None;
         let mut served = 0;
+        let mut orders = supervisor.as_raw_fd();
         loop {
             // An idle tenant costs nothing: no timer runs. A call that hangs is not idle: the next may come at any time.
             let timeout = if audit_due.is_some() || self.pool.is_serving() {
@@ -279,12 +327,13 @@ impl Helper {
                 -1
             };
             let tenant = &self.tenant;
-            let [wake, ended, listener, signals] = match sys::poll(
+            let [wake, ended, listener, signals, order] = match sys::poll(
                 [
                     (tenant.wake_fd().as_raw_fd(), libc::POLLIN),
                     (tenant.processes().ended_fd().as_raw_fd(), libc::POLLIN),
                     (self.listener.as_raw_fd(), 0),
                     (self.signals.as_raw_fd(), libc::POLLIN),
+                    (orders, libc::POLLIN),
                 ],
                 timeout,
             ) {
@@ -298,6 +347,13 @@ impl Helper {
                     audit_due = Some(Instant::now());
                 } else if audit_due.is_none() {
                     audit_due = Some(Instant::now() + AUDIT_EVERY);
+                }
+            }
+            if order != 0 {
+                match Order::receive(supervisor.as_fd()) {
+                    Ok(Some(order)) => self.report(supervisor, &order.carry_out(tenant)),
+                    // `run` has returned, and the tenant's other programs go on.
+                    Ok(None) | Err(_) => orders = -1,
                 }
             }
             if ended != 0 {

@@ -1,30 +1,27 @@
-//! The terms of a slice that runs, in its supervisor and its helper: what is asked is checked, entered in the registry, and written on the
-//! tenant's board, where its helper and the node's scheduler read it.
+//! The terms of a slice that runs, in its supervisor: what is asked is checked, entered in the registry, and written on the
+//! tenant's board, where the node's scheduler reads it, or told the helper.
 //!
 //! Memory takes two steps, in an order in which whoever dies in between leaves the registry with no less than the slice
 //! can hold: what grows is granted before the helper is told, what shrinks is free for others after the helper has done it.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use policy::ledger::DeviceIndex;
 use policy::units::{Bytes, Size};
 
 use crate::control::{Answer, Standing, Terms, Wish};
-use crate::helper::HelperConfig;
+use crate::helper::{HelperConfig, Order};
 use crate::registry::{Lease, Registry};
 use crate::rmcall::Gpu;
 use crate::share::board::{self, Board, Node};
 use crate::share::shared::Shared;
 use crate::share::start;
-use crate::tenant::Tenant;
 
-/// A helper changes the memory within a few milliseconds, unless the driver holds it up.
+/// A helper changes the memory within a few milliseconds.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Its word is looked for so often meanwhile.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// The terms of one slice.
 pub struct Live {
@@ -36,6 +33,7 @@ pub struct Live {
     node: Shared<Node>,
     /// This process sees to it that the node has a scheduler.
     divided: bool,
+    last_order: u32,
     pending: Option<Pending>,
 }
 
@@ -43,7 +41,6 @@ pub struct Live {
 struct Pending {
     client: u64,
     asked: Vec<(String, Bytes)>,
-    number: u32,
     until: Instant,
 }
 
@@ -62,6 +59,7 @@ impl Live {
             lease,
             gpus,
             divided: false,
+            last_order: 0,
             pending: None,
         })
     }
@@ -90,15 +88,15 @@ impl Live {
         self.pending.is_some()
     }
 
-    /// When [`Live::carry_on`] is to be called.
+    /// When [`Live::give_up`] is to be called.
     pub fn due(&self) -> Option<Instant> {
-        self.pending.as_ref().map(|_| Instant::now() + LOOK)
+        self.pending.as_ref().map(|pending| pending.until)
     }
 
     /// Begins a change for a client; `None`: the answer comes later.
-    pub fn change(&mut self, client: u64, wish: &Wish) -> Option<Answer> {
+    pub fn change(&mut self, client: u64, wish: &Wish, helper: BorrowedFd<'_>) -> Option<Answer> {
         let changed = match wish {
-            Wish::Set(terms) => self.set(client, terms),
+            Wish::Set(terms) => self.set(client, terms, helper),
             Wish::Pause => self.pause(true),
             Wish::Resume => self.pause(false),
             Wish::Stop { .. } => Err(io::Error::other("the supervisor stops a slice")),
@@ -117,7 +115,7 @@ impl Live {
         Ok(())
     }
 
-    fn set(&mut self, client: u64, terms: &Terms) -> io::Result<()> {
+    fn set(&mut self, client: u64, terms: &Terms, helper: BorrowedFd<'_>) -> io::Result<()> {
         let in_bounds = terms
             .weight
             .is_none_or(|weight| (1..=10_000).contains(&weight))
@@ -134,7 +132,7 @@ impl Live {
             self.divide()?;
         }
         if let Some(size) = size {
-            self.set_memory(client, size, terms.overcommit)?;
+            self.set_memory(client, size, terms.overcommit, helper)?;
         }
         // From here on nothing is refused.
         if let Some(weight) = terms.weight {
@@ -149,7 +147,13 @@ impl Live {
         Ok(())
     }
 
-    fn set_memory(&mut self, client: u64, size: Size, overcommit: bool) -> io::Result<()> {
+    fn set_memory(
+        &mut self,
+        client: u64,
+        size: Size,
+        overcommit: bool,
+        helper: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         let total = |uuid: &str| {
             let gpu = self.gpus.iter().find(|gpu| gpu.uuid == uuid);
             gpu.map_or(Bytes(0), |gpu| gpu.memory)
@@ -160,43 +164,52 @@ impl Live {
             .collect();
         self.registry
             .grant_more(&mut self.lease, &asked, &self.gpus, overcommit)?;
-        for (card, (_, bytes)) in self.board.cards.iter().zip(&asked) {
-            card.memory_wanted.store(bytes.0, Ordering::Release);
-        }
-        let number = self.board.memory_asked.fetch_add(1, Ordering::AcqRel);
-        self.board.tell();
+        self.last_order = self.last_order.wrapping_add(1);
+        let order = Order {
+            number: self.last_order,
+            memory: asked.iter().map(|(_, bytes)| bytes.0).collect(),
+        };
+        order
+            .send(helper)
+            .map_err(|e| io::Error::other(format!("its helper does not answer ({e})")))?;
         self.pending = Some(Pending {
             client,
             asked,
-            number: number.wrapping_add(1),
             until: Instant::now() + PATIENCE,
         });
         Ok(())
     }
 
-    /// Looks whether the helper has made the change. Then, or when it has taken too long: whose it was, and the answer.
-    pub fn carry_on(&mut self) -> Option<(u64, Answer)> {
+    /// The helper has carried an order out. Whose it was, and the answer; `None`: nobody waits for it any more.
+    ///
+    /// The registry has what the helper says also where it says so late.
+    pub fn carried_out(&mut self, number: u32, has: &[u64]) -> Option<(u64, Answer)> {
+        if number != self.last_order {
+            return None;
+        }
+        let memory = self.lease.entry.memory.iter().zip(has);
+        let has: Vec<(String, u64)> = memory
+            .map(|((uuid, _), has)| (uuid.clone(), *has))
+            .collect();
+        let settled = self.registry.settle(&mut self.lease, &has);
         let pending = self.pending.take()?;
-        if self.board.memory_done.load(Ordering::Acquire) == pending.number {
-            let cards = self.lease.entry.memory.iter().zip(&self.board.cards);
-            let has: Vec<(String, u64)> = cards
-                .map(|((uuid, _), card)| (uuid.clone(), card.memory_has.load(Ordering::Acquire)))
-                .collect();
-            let answer = match self.registry.settle(&mut self.lease, &has) {
-                Ok(()) => Answer::Done(self.standing(&pending.asked)),
-                Err(e) => Answer::Refused(format!("the registry cannot be written: {e}")),
-            };
-            return Some((pending.client, answer));
-        }
-        if pending.until <= Instant::now() {
-            let why = format!(
-                "the helper has not answered for {} s, so the memory may not have changed yet (the driver may hold it up): ask again",
-                PATIENCE.as_secs()
-            );
-            return Some((pending.client, Answer::Refused(why)));
-        }
-        self.pending = Some(pending);
-        None
+        let answer = match settled {
+            Ok(()) => Answer::Done(self.standing(&pending.asked)),
+            Err(e) => Answer::Refused(format!("the registry cannot be written: {e}")),
+        };
+        Some((pending.client, answer))
+    }
+
+    /// What to tell a client for whom the helper has taken too long.
+    pub fn give_up(&mut self) -> Option<(u64, Answer)> {
+        let late = self
+            .pending
+            .take_if(|pending| pending.until <= Instant::now())?;
+        let why = format!(
+            "its helper has not answered for {} s: its memory changes when it does, and nobody else is granted what is to become free until then",
+            PATIENCE.as_secs()
+        );
+        Some((late.client, Answer::Refused(why)))
     }
 
     fn standing(&self, asked: &[(String, Bytes)]) -> Standing {
@@ -216,22 +229,4 @@ impl Live {
             asked,
         }
     }
-}
-
-/// The helper's side: gives the tenant the memory that its supervisor asks for, and where it holds more, what it holds.
-pub fn give(board: &Board, tenant: &Tenant) {
-    let asked = board.memory_asked.load(Ordering::Acquire);
-    if asked == board.memory_done.load(Ordering::Acquire) {
-        return;
-    }
-    let mut ledger = tenant.ledger();
-    for (position, card) in board.cards[..tenant.devices.len()].iter().enumerate() {
-        let device = DeviceIndex(position as u8);
-        let wanted = Bytes(card.memory_wanted.load(Ordering::Acquire));
-        let has = wanted.max(ledger.used(device));
-        ledger.set_quota(device, has);
-        card.memory_has.store(has.0, Ordering::Release);
-    }
-    drop(ledger);
-    board.memory_done.store(asked, Ordering::Release);
 }

@@ -32,6 +32,8 @@ const NOT_FOUND: i32 = 127;
 /// One line for the user; the command did not run.
 pub fn run(config: &HelperConfig, lease: Lease, divided: bool, gpus: Vec<Gpu>) -> io::Result<i32> {
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0)?;
+    // A tenant may be our user: with our end of the helper's socket it could give itself memory.
+    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
     let signals = sys::signal_fd(&[
         libc::SIGCHLD,
         libc::SIGTERM,
@@ -128,12 +130,18 @@ impl Run {
             let mut watched = [(-1, 0); OWN + control::WATCHED];
             watched[0] = (helper.as_raw_fd(), libc::POLLIN);
             watched[1] = (signals.as_raw_fd(), libc::POLLIN);
-            watched[OWN..].copy_from_slice(&control.watched(live.is_busy()));
+            let busy = live.is_busy();
+            watched[OWN..].copy_from_slice(&control.watched(busy));
             let killed_at = self.stopping.as_ref().and_then(|stopping| stopping.due);
             let due = [live.due(), control.due(), killed_at];
             let events = sys::poll(watched, until(due.into_iter().flatten().min()))?;
             if events[0] != 0 {
                 match Report::receive(helper.as_fd())? {
+                    Some(Report::Memory(number, has)) => {
+                        if let Some((client, answer)) = live.carried_out(number, &has) {
+                            control.answer(client, &answer);
+                        }
+                    }
                     Some(report) => {
                         if let Some(code) = self.reported(report, config)? {
                             return Ok(code);
@@ -147,13 +155,13 @@ impl Run {
                     self.signalled(number, sender);
                 }
             }
-            if let Some((client, answer)) = live.carry_on() {
+            if let Some((client, answer)) = live.give_up() {
                 control.answer(client, &answer);
             }
-            match control.serve(&events[OWN..])? {
+            match control.serve(&events[OWN..], busy)? {
                 Some((client, Wish::Stop { now })) => self.stop(client, now),
                 Some((client, wish)) => {
-                    if let Some(answer) = live.change(client, &wish) {
+                    if let Some(answer) = live.change(client, &wish, helper.as_fd()) {
                         control.answer(client, &answer);
                     }
                 }
@@ -244,6 +252,8 @@ impl Run {
                 self.condemned = true;
                 self.kill_tenant();
             }
+            // For whoever changes the slice.
+            Report::Memory(..) => {}
         }
         Ok(None)
     }

@@ -103,10 +103,6 @@ pub struct CardState {
     pub cap_credit_us: AtomicI64,
     /// Microseconds that it was measured to run, in all.
     pub ran_us: AtomicU64,
-    /// Bytes of memory that it is to have, if [`Board::memory_asked`] says so.
-    pub memory_wanted: AtomicU64,
-    /// Bytes of memory that its helper gave it then.
-    pub memory_has: AtomicU64,
 }
 
 /// A tenant's board.
@@ -128,10 +124,6 @@ pub struct Board {
     pub changes: AtomicU32,
     /// Lever calls that the helper has made.
     pub pulls: AtomicU32,
-    /// Counts changes of memory that its supervisor has asked for.
-    pub memory_asked: AtomicU32,
-    /// The last of them that its helper has made.
-    pub memory_done: AtomicU32,
     /// Rules that a slice of a simulated card goes without, as [`ShareWalls::word`] has them; zero: all stand.
     pub without: AtomicU32,
     /// What the scheduler says, by card.
@@ -142,14 +134,6 @@ pub struct Board {
 
 // SAFETY: `repr(C)`, atomics only.
 unsafe impl Shareable for Board {}
-
-impl Board {
-    /// The helper looks at what is wanted.
-    pub fn tell(&self) {
-        self.plans.fetch_add(1, Ordering::AcqRel);
-        shared::wake(&self.plans);
-    }
-}
 
 /// The scheduler's rules for one tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

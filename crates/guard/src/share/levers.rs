@@ -21,7 +21,6 @@ use rm::{Kind, Status, class, ctrl, layout};
 use super::board::{Board, Node, SLOTS, Setting};
 use super::shared::{self, Shared};
 use crate::files::OpenFile;
-use crate::live;
 use crate::rmcall::{self, MOST_CHANNELS, put_u32, put_u64};
 use crate::tenant::{Tenant, lock};
 
@@ -398,7 +397,6 @@ impl Levers {
 
     /// Makes everything as the board wants it. How soon it is to be looked at again, whatever happens.
     fn carry_out(&self, tenant: &Arc<Tenant>) -> Option<Duration> {
-        live::give(&self.board, tenant);
         self.sweep(tenant);
         self.keep(tenant);
         if !tenant.walls.birth_window {

@@ -317,7 +317,7 @@ impl Scheduler {
                 told = true;
             }
             if told {
-                tenant.board.tell();
+                tell(&tenant.board);
             }
         }
         self.last_id = last_id;
@@ -358,7 +358,7 @@ impl Scheduler {
             }
         }
         for name in to_tell {
-            self.tenants[name].board.tell();
+            tell(&self.tenants[name].board);
         }
         self.show(card, &measured);
         let wake = plan.wake_us.map(|at| at.saturating_sub(now_us));
@@ -433,7 +433,7 @@ impl Scheduler {
                     at.want(serial, Setting { attached, ..wanted });
                 }
             }
-            tenant.board.tell();
+            tell(&tenant.board);
         }
         self.node.working.store(0, Ordering::Release);
         Ok(true)
@@ -554,6 +554,12 @@ fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
 fn say(line: &str) {
     // Nobody may read it; the node goes on.
     let _said = writeln!(io::stderr(), "{}: {line}", std::process::id());
+}
+
+/// The helper looks at its board.
+fn tell(board: &Board) {
+    board.plans.fetch_add(1, Ordering::AcqRel);
+    shared::wake(&board.plans);
 }
 
 /// Names of [`State`] by the number on the board.
