@@ -74,14 +74,10 @@ pub fn run(config: &HelperConfig, lease: Lease, divided: bool, gpus: Vec<Gpu>) -
         left: None,
     };
     let ended = run.serve(config, &ours, &signals, &mut control, &mut live);
-    for client in run.stopping.iter().flat_map(|stopping| &stopping.clients) {
-        control.answer(
-            *client,
-            &match &ended {
-                Ok(code) => Answer::Stopped(*code),
-                Err(e) => Answer::Refused(e.to_string()),
-            },
-        );
+    // What was stopped before it had begun has failed, and is over as well.
+    let stopped = Answer::Stopped(*ended.as_ref().unwrap_or(&OWN_FAILURE));
+    for &client in run.stopping.iter().flat_map(|stopping| &stopping.clients) {
+        control.answer(client, &stopped);
     }
     ended
 }
@@ -210,6 +206,13 @@ impl Run {
                 self.command = Some(pid);
                 for number in std::mem::take(&mut self.early) {
                     self.hand_on(number);
+                }
+                if let Some(Stopping {
+                    due: due @ None, ..
+                }) = &mut self.stopping
+                {
+                    // All was killed before there was anything.
+                    *due = Some(Instant::now());
                 }
             }
             Report::Ended(status) if self.stopping.is_some() => {

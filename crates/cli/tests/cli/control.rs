@@ -163,6 +163,8 @@ fn a_paused_slice_computes_and_copies_nothing_and_goes_on_where_it_was() {
         std::thread::sleep(SOON);
         let meanwhile = had(&mut usage, helper, engine, Duration::from_secs(2));
         assert_eq!(meanwhile, 0, "{words:?} went on");
+        let listed = control(&node, &["ps", "--json"]).ended(0).json();
+        assert_eq!(listed[0]["gpus"][0]["time"]["state"], "paused");
         // Who is paused stays so where nobody schedules.
         let scheduler = scheduler_of(&node);
         signal(scheduler, libc::SIGSTOP);
@@ -450,6 +452,28 @@ fn who_is_stopped_has_ten_seconds_to_end_and_run_tells_how() {
     );
     assert_eq!(stays.code(), Some(137));
     assert!(node.names().is_empty());
+}
+
+/// Whenever it comes: before the helper is there, before the command is, or after.
+#[test]
+fn a_slice_that_is_starting_can_be_stopped() {
+    let node = Node::start("1xH200");
+    for _ in 0..10 {
+        let slice = Running::start(&node, "a", &["--memory", "1GiB"], &["sleep", "60"]);
+        let began = Instant::now();
+        // Until it can be asked, nobody answers for it.
+        wait_until("it is stopped", || {
+            control(&node, &["stop", "a", "--now"]).code == Some(0)
+        });
+        let code = slice.code().expect("an exit status");
+        assert!([125, 137].contains(&code), "{code}");
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(node.names().is_empty());
+    }
 }
 
 #[test]
