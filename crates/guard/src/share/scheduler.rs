@@ -30,7 +30,8 @@ use crate::sys;
 const TICK: Duration = Duration::from_millis(25);
 /// Otherwise it is looked so often whether anything has changed unsaid (a tenant that was killed).
 const IDLE: Duration = Duration::from_millis(250);
-/// Microseconds for which a card is looked at on when there is nothing more to divide: who is left gets long slices again.
+/// Microseconds for which a card is looked at on when there is nothing more to divide: who is left is let in, and gets long
+/// slices again.
 const SETTLES: u64 = 1_000_000;
 /// With nothing to divide for so long the scheduler ends.
 const NOTHING_TO_DO: u64 = 5_000_000;
@@ -147,8 +148,7 @@ impl Scheduler {
                 if self.is_divided(card) {
                     self.cards[card].divided_us = now;
                 }
-                let settles = self.cards[card].divided_us + SETTLES;
-                if now < settles || self.holds_something(card) {
+                if now < self.cards[card].divided_us + SETTLES {
                     wait = wait.min(self.tick(card)?);
                 }
             }
@@ -170,15 +170,6 @@ impl Scheduler {
             tenants += usize::from(here);
         }
         tenants > 1
-    }
-
-    /// Whether a group of a card waits to be let in. The last other tenant may have gone meanwhile.
-    fn holds_something(&self, card: usize) -> bool {
-        self.tenants.values().any(|tenant| {
-            let slots = &tenant.board.slots;
-            let mut here = tenant.groups.iter().filter(|(_, group)| group.2 == card);
-            here.any(|(&slot, group)| slots[slot].wanted(group.0).is_some_and(|w| !w.attached))
-        })
     }
 
     /// Tenants that came, changed and went.
