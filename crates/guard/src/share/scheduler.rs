@@ -19,6 +19,7 @@ use policy::share::{
 };
 
 use super::board::{self, BOARD, Board, Node, Setting};
+use super::sampled::Sampler;
 use super::shared::{self, Shared};
 use super::timeline::Timeline;
 use crate::backend::Backend;
@@ -66,6 +67,8 @@ enum Sensor {
     /// Not asked for yet.
     Off,
     Timeline(Box<Timeline>),
+    /// There is no timeline; the driver is asked again and again who is on the card.
+    Sampled(Sampler),
     /// The driver does not tell who ran: everybody who has contexts is taken to want all that he is entitled to, and
     /// nothing corrects what he gets. Since when, in microseconds of the card's clock.
     None(u64),
@@ -75,7 +78,7 @@ enum Sensor {
 struct Scheduler {
     folder: PathBuf,
     registry: Registry,
-    node: Shared<Node>,
+    node: Arc<Shared<Node>>,
     own: Arc<OwnClient>,
     cards: Vec<Card>,
     tenants: HashMap<String, Tenant>,
@@ -89,7 +92,7 @@ struct Scheduler {
 /// # Errors
 /// The driver or the registry cannot be used: nobody is scheduled then, and no new group is made.
 pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
-    let node = board::map_node(&board::node_file(folder)?)?;
+    let node = Arc::new(board::map_node(&board::node_file(folder)?)?);
     node.scheduler.store(std::process::id(), Ordering::Release);
     node.started.fetch_add(1, Ordering::AcqRel);
     node.beat_us.store(shared::now_us(), Ordering::Release);
@@ -166,6 +169,8 @@ impl Scheduler {
                 for &card in &tenant.cards {
                     self.cards[card].planner.dismiss(tenant.id);
                     self.cards[card].places.retain(|_, place| place.0 != name);
+                    let minor = self.cards[card].gpu.minor;
+                    self.node.disown_all(minor, tenant.helper);
                 }
             }
         }
@@ -352,11 +357,12 @@ impl Scheduler {
                 said.fallback_us
                     .store(u32::try_from(*us).unwrap_or(u32::MAX), order);
             }
-            let ran: u64 = measured
-                .runs
-                .iter()
+            let runs = measured.runs.iter();
+            let runs = runs.map(|(of, run)| (*of, run.end_us.saturating_sub(run.start_us)));
+            let ran: u64 = runs
+                .chain(measured.sampled.iter().copied())
                 .filter(|(of, _)| *of == tenant.id)
-                .map(|(_, run)| run.end_us.saturating_sub(run.start_us))
+                .map(|(_, us)| us)
                 .sum();
             said.ran_us.fetch_add(ran, Ordering::AcqRel);
         }
@@ -405,34 +411,54 @@ impl Card {
     fn measure(
         &mut self,
         own: &Arc<OwnClient>,
-        node: &Node,
+        node: &Arc<Shared<Node>>,
         tenants: &HashMap<String, Tenant>,
     ) -> io::Result<(u64, Measured)> {
         if let Sensor::Off = self.sensor {
             self.sensor = match Timeline::open(own.clone(), &self.gpu) {
                 Ok(timeline) => Sensor::Timeline(Box::new(timeline)),
-                Err(e) => self.without(own, &e)?,
+                Err(e) => self.without_timeline(own, node, &e)?,
             };
         }
-        let sensor = match self.sensor {
-            Sensor::Timeline(_) => 1,
-            Sensor::Off | Sensor::None(_) => 0,
+        let (sensor, error_ppm) = match &self.sensor {
+            Sensor::Timeline(_) => (1, 0),
+            Sensor::Sampled(sampler) => (2, sampler.error_ppm()),
+            Sensor::Off | Sensor::None(_) => (0, 0),
         };
+        node.error_ppm.store(error_ppm, Ordering::Release);
         node.sensor.store(sensor, Ordering::Release);
+        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
+        // Who is no tenant had the card all the same.
+        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let read = match &mut self.sensor {
             Sensor::Timeline(timeline) => timeline.read(),
+            Sensor::Sampled(sampler) => {
+                let now = own.gpu_time(&self.gpu)? / 1000;
+                match sampler.read(now) {
+                    Ok(seen) => {
+                        let sampled = seen.into_iter().map(|(pid, us)| (of(pid), us)).collect();
+                        let measured = Measured {
+                            sampled,
+                            ..Measured::default()
+                        };
+                        return Ok((now, measured));
+                    }
+                    Err(e) => {
+                        self.sensor = self.without(own, &e)?;
+                        return self.presume(own, tenants);
+                    }
+                }
+            }
             Sensor::Off | Sensor::None(_) => return self.presume(own, tenants),
         };
         let (now, news) = match read {
             Ok(read) => read,
             Err(e) => {
-                self.sensor = self.without(own, &e)?;
-                return self.presume(own, tenants);
+                // The next look is the first of the sensor that is left.
+                self.sensor = self.without_timeline(own, node, &e)?;
+                return Ok((self.now_us(own)?, Measured::default()));
             }
         };
-        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
-        // Who is no tenant had the card all the same.
-        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let runs = news.stretches.iter().map(|stretch| {
             let run = Run {
                 ctx: stretch.context as u16,
@@ -453,6 +479,25 @@ impl Card {
 }
 
 impl Card {
+    /// The sensor where switches are not recorded.
+    fn without_timeline(
+        &self,
+        own: &Arc<OwnClient>,
+        node: &Arc<Shared<Node>>,
+        why: &io::Error,
+    ) -> io::Result<Sensor> {
+        match Sampler::open(own.clone(), &self.gpu, node.clone()) {
+            Ok(sampler) => {
+                say(&format!(
+                    "GPU {}: there is no record of who ran ({why}): the driver is asked again and again",
+                    self.gpu.index
+                ));
+                Ok(Sensor::Sampled(sampler))
+            }
+            Err(e) => self.without(own, &io::Error::other(format!("{why}; {e}"))),
+        }
+    }
+
     fn without(&self, own: &OwnClient, why: &io::Error) -> io::Result<Sensor> {
         say(&format!(
             "GPU {}: the driver does not tell who ran ({why}): slices are set, and nothing corrects them",
