@@ -45,7 +45,8 @@ class Tenant:
     def __init__(self, words, seconds, weight=None, name=None, options=()):
         words = words + ([f"seconds={seconds}"] if words[0] == "./share" else [str(seconds)])
         if weight is not None:
-            words = [GPUSLICE, "run", "--overcommit", "--memory", memory(words), "--weight", str(weight), "--name", name, *options, "--", *words]
+            limit = weight if isinstance(weight, tuple) else ("--weight", str(weight))
+            words = [GPUSLICE, "run", "--overcommit", "--memory", memory(words), *limit, "--name", name, *options, "--", *words]
         self.out, self.err = f"{WORK}/{name or 'alone'}.out", f"{WORK}/{name or 'alone'}.err"
         self.child = subprocess.Popen(words, cwd=WORK, stdout=open(self.out, "w"), stderr=open(self.err, "w"), start_new_session=True)
 
@@ -138,6 +139,27 @@ def case(name, tenants, weights=True, window=WINDOW, during=None, seconds=60, se
     return parts
 
 
+def cap(percent, words, name, beside=None, window=WINDOW):
+    """A tenant held to a ceiling, alone or beside another one."""
+    solo = alone(words)
+    tenants = [Tenant(words, 60, ("--cap", str(percent)), "c")] + ([Tenant(beside, 60, 100, "n")] if beside else [])
+    rates, _ = together(tenants, window)
+    print(f"| cap of {percent} %{' beside a neighbour' if beside else ''} | {name} | - | {rates[0]:.1f} | {100 * rates[0] / solo:.2f} | | {percent} | |", flush=True)
+
+
+def killed():
+    """The scheduler is killed while two tenants compute; another one takes over."""
+    pid = int(subprocess.run(["pgrep", "-f", "^gpuslice-scheduler"], capture_output=True, text=True).stdout.split()[0])
+    os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    while time.monotonic() - began < 10:
+        found = subprocess.run(["pgrep", "-f", "^gpuslice-scheduler"], capture_output=True, text=True).stdout.split()
+        if any(int(other) != pid for other in found):
+            return f"The scheduler was killed at the beginning of the window; another one ran {time.monotonic() - began:.2f} s later."
+        time.sleep(0.01)
+    return "The scheduler was killed; no other one came."
+
+
 def jain(parts):
     return sum(parts) ** 2 / (len(parts) * sum(p * p for p in parts))
 
@@ -171,8 +193,18 @@ def cpu():
         f"{name} {100 * (after[name] - before.get(name, 0)) / os.sysconf('SC_CLK_TCK') / took:.2f} % of a core" for name in sorted(after))
 
 
+def two_cards():
+    """One tenant alone on its card beside a pair on another; then a third on both."""
+    graph = alone(GRAPH)
+    def on(card, weight, who):
+        return Tenant(GRAPH, 60, weight, who, ("--gpu", str(card)))
+    rates, _ = together([on(0, 100, "a"), on(1, 75, "b"), on(1, 25, "c")])
+    for who, rate in zip(("alone on card 0", "75 on card 1", "25 on card 1"), rates):
+        print(f"| two cards | {who} | | {rate:.1f} | {100 * rate / graph:.2f} | | | |", flush=True)
+
+
 def equal():
-    parts = case("8 equal", [(f"t{i}", 100, LOOP) for i in range(8)], during=cpu)
+    parts = case("8 equal", [(f"t{i}", 100, LOOP) for i in range(8)], during=cpu, window=max(WINDOW, 10))
     print(f"\nJain's index of the eight: {jain(parts):.5f}\n", flush=True)
 
 
@@ -191,10 +223,14 @@ CASES = {
     "contexts8": lambda: case("packing: 8 contexts", [("a", 75, GRAPH), ("b", 25, program("share", "contexts=8"))]),
     "rotate": lambda: case("8 contexts take turns, 20 ms", [("a", 75, GRAPH), ("b", 25, program("share", "contexts=8", "rotate=20"))]),
     "one_of": lambda: case("one of 8 contexts works", [("a", 75, GRAPH), ("b", 25, program("share", "contexts=8", "rotate=1000000"))]),
-    "long": lambda: case("kernels of 200 ms", [("a", 75, LOOP), ("b", 25, LONG)], window=max(WINDOW, 6)),
+    "long": lambda: case("kernels of 200 ms", [("a", 75, LOOP), ("b", 25, LONG)], window=max(WINDOW, 20)),
     "half": lambda: case("each half idle", [("a", 50, HALF), ("b", 50, HALF)]),
     "half_unmanaged": lambda: case("each half idle, no gpuslice", [("a", 50, HALF), ("b", 50, HALF)], weights=False),
     "restart": lambda: case("restarts each second", [("a", 75, GRAPH), ("b", 25, program("share", "restart=1"))], window=max(WINDOW, 8)),
+    "restart3": lambda: case("restarts each 3 seconds", [("a", 75, GRAPH), ("b", 25, program("share", "restart=3"))], window=max(WINDOW, 9)),
+    "killed": lambda: case("3 : 1, scheduler killed", [("a", 75, LOOP), ("b", 25, LOOP)], during=killed),
+    "caps": lambda: [cap(50, LOOP, "kernels"), cap(25, GRAPH, "graphs"), cap(10, program("matmul"), "matmul"), cap(25, LOOP, "kernels", GRAPH)],
+    "two_cards": two_cards,
     "burst": lambda: case("idles and bursts", [("a", 75, GRAPH), ("b", 25, program("share", "on=100", "off=900"))], window=max(WINDOW, 6)),
 }
 

@@ -72,6 +72,23 @@ pub enum Command {
     },
 }
 
+/// Percents with at most two decimals, as hundredths.
+fn percent(text: &str) -> Result<u16, String> {
+    let wrong = || format!("{text:?} is no percentage from 1 to 100, such as 25 or 12.5");
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || whole.len() > 3 || part.len() > 2 {
+        return Err(wrong());
+    }
+    let hundredths = format!("{whole}{part:0<2}").parse().map_err(|_| wrong())?;
+    if (100..=10_000).contains(&hundredths) {
+        Ok(hundredths)
+    } else {
+        Err(wrong())
+    }
+}
+
 /// How strongly a slice is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Isolation {
@@ -103,6 +120,9 @@ pub struct RunOptions {
     /// Part of a GPU's time against the other slices' weights, while they want it too: 1 to 10000 [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub weight: Option<u32>,
+    /// Most of a GPU's time, also when nobody else wants it: 1 to 100 percent, as 25, 12.5 or 25%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub cap: Option<u16>,
     /// GPU by index or UUID (as nvidia-smi shows them); repeat for several [default: CUDA_VISIBLE_DEVICES, else all]
     #[arg(long, value_name = "INDEX|UUID", allow_negative_numbers = true)]
     pub gpu: Vec<String>,
@@ -217,4 +237,28 @@ pub struct TraceOptions {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percents_are_read_to_the_hundredth_and_nothing_else_is() {
+        for (text, hundredths) in [
+            ("25", 2500),
+            ("12.5", 1250),
+            ("1", 100),
+            ("99.99%", 9999),
+            ("100", 10_000),
+        ] {
+            assert_eq!(percent(text), Ok(hundredths), "{text}");
+        }
+        for text in [
+            "", "0", "0.99", "100.01", "101", "-5", "5.", ".5", "1.234", "a", "1e2", "+5", "5 %",
+        ] {
+            let told = percent(text).unwrap_err();
+            assert!(told.contains("1 to 100"), "{text} {told}");
+        }
+    }
 }

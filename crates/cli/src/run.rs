@@ -64,10 +64,12 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
         overcommit: options.overcommit,
         helper_user: uid == 0,
         weight: options.weight.unwrap_or(WEIGHT),
-        cap: None,
+        cap: options.cap,
     };
     let lease = registry.grant(&ask, &cards)?;
-    let divided = options.weight.is_some() || shares_a_card(&registry, &lease.entry)?;
+    let divided = options.weight.is_some()
+        || options.cap.is_some()
+        || shares_a_card(&registry, &lease.entry)?;
     say_how_strong(uid, user.as_ref());
     let config = HelperConfig {
         name: name.clone(),

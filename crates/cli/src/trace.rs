@@ -34,6 +34,7 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
     let in_slice = RunOptions {
         memory: Some("100%".parse()?),
         weight: None,
+        cap: None,
         gpu: Vec::new(),
         name: None,
         user: options.user.clone(),

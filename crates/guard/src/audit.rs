@@ -9,6 +9,7 @@ use policy::ledger::{DeviceIndex, Pid};
 use policy::units::Bytes;
 
 use crate::procfs;
+use crate::spaces::Space;
 use crate::sys::Tid;
 use crate::tenant::Tenant;
 
@@ -143,7 +144,7 @@ pub fn refresh_managed(tenant: &Tenant) {
         };
         if mapped.as_ref().is_some_and(|mapped| !shown(mapped)) {
             // Unmapped, or the process has executed another program: somebody may be left where it was mapped.
-            let held = tenant.spaces.mapped(tenant, process);
+            let held = tenant.spaces.mapped(tenant, process, &charged);
             mapped = mapped.zip(held).map(|(now, held)| [now, held].concat());
         }
         // What is charged from the beginning of the look on is not judged by the maps: its mapping may be younger. A
@@ -171,8 +172,14 @@ pub fn refresh_managed(tenant: &Tenant) {
     }
 }
 
-/// Whether a process is charged for managed memory here that is mapped in an address space which it has left.
-pub fn is_mapped_elsewhere(tenant: &Tenant, process: Tid, asked: (u64, u64)) -> bool {
+/// Whether a process is charged for managed memory here that is mapped in an address space which it has left; `space` is
+/// the one that it has.
+pub fn is_mapped_elsewhere(
+    tenant: &Tenant,
+    process: Tid,
+    space: &Space,
+    asked: (u64, u64),
+) -> bool {
     let charged: Vec<(u64, u64)> = tenant.ledger().managed_of(Pid(process)).collect();
     // The parts of both.
     let common = |a, b: &[(u64, u64)]| -> Vec<(u64, u64)> {
@@ -183,7 +190,7 @@ pub fn is_mapped_elsewhere(tenant: &Tenant, process: Tid, asked: (u64, u64)) -> 
     if charged.is_empty() {
         return false;
     }
-    let now = uvm_mappings(tenant, process).unwrap_or_default();
+    let now = space.mapped(tenant, &[asked]).unwrap_or_default();
     let not_here: Vec<(u64, u64)> = charged
         .into_iter()
         .flat_map(|part| uncovered(part, &now))
@@ -191,7 +198,7 @@ pub fn is_mapped_elsewhere(tenant: &Tenant, process: Tid, asked: (u64, u64)) -> 
     if not_here.is_empty() {
         return false;
     }
-    match tenant.spaces.mapped(tenant, process) {
+    match tenant.spaces.mapped(tenant, process, &[asked]) {
         Some(held) => not_here
             .into_iter()
             .any(|part| !common(part, &held).is_empty()),

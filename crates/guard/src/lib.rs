@@ -24,6 +24,7 @@ pub mod listener;
 pub mod mediator;
 pub mod privilege;
 pub mod procfs;
+mod procmap;
 pub mod registry;
 pub mod rmcall;
 mod sandbox;

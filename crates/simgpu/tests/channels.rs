@@ -462,6 +462,19 @@ fn work_waits_for_its_channel_to_be_scheduled() {
     assert_eq!(state(&mut tenant, root, channel), (OK, [1, 0, 0]));
 }
 
+// As seen on an H200 (driver 580.159), whatever else the channel asks for.
+#[test]
+fn a_channel_in_a_group_names_no_address_space() {
+    let node = node("1xH200");
+    let (mut tenant, channel) = ready(&node);
+    let gpfifo = rm::class::HOPPER_CHANNEL_GPFIFO_A;
+    let mut params = tenant.of_class(gpfifo);
+    let group = channel - 1;
+    put32(&mut params, layout::channel_alloc::H_VA_SPACE, VASPACE);
+    assert_eq!(tenant.alloc(group, channel + 1, gpfifo, &mut params), 0x1f);
+    assert_eq!(tenant.alloc(DEVICE, channel + 1, gpfifo, &mut params), OK);
+}
+
 #[test]
 fn only_who_holds_the_clients_file_may_submit() {
     let node = node("1xH200");

@@ -68,6 +68,12 @@ fn clients_get_handles_of_the_drivers_own_and_objects_those_of_the_tenant() {
     let node = node("1xH200");
     let mut tenant = Tenant::new(&node);
     assert_eq!(tenant.root & 0xfff0_0000, 0xc1d0_0000);
+    // Where a client is asked for, the first word is the handle that is wanted.
+    assert_eq!(
+        tenant.alloc(0, 0, class::NV01_ROOT_CLIENT, &mut []),
+        0x19,
+        "NV_ERR_INSERT_DUPLICATE_NAME"
+    );
     let second = new_root(&mut tenant.client, tenant.control.as_fd());
     assert_eq!(second, tenant.root + 1);
     assert_eq!(tenant.memory(0x5c00_0010, MIB).0, OK);

@@ -400,10 +400,13 @@ fn pinned_pages_are_the_processs_own() {
         at::H_CLASS,
         class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR,
     );
+    put32(&mut block, at::FLAGS, 0x4000_1010);
     put64(&mut block, at::P_MEMORY, start);
     put64(&mut block, at::LIMIT, 8191);
     put32(&mut block, nvos02_with_fd::FD, u32::MAX);
-    tenant.escape(nr::RM_ALLOC_MEMORY, &mut block).unwrap();
+    tenant
+        .escape_on_device(nr::RM_ALLOC_MEMORY, &mut block)
+        .unwrap();
     assert_eq!(get32(&block, at::STATUS), OK);
     assert_eq!(class_of(&mut tenant, MEMORY), 0x71);
     assert_eq!(tenant.range(start, 8192), OK);
@@ -423,9 +426,20 @@ fn pinned_pages_are_the_processs_own() {
         pages[at_fill - 1..at_fill + 9],
         [3, 3, 4, 5, 6, 3, 4, 5, 6, 3]
     );
+    // As the driver refuses it: with a mapping, and on a control file.
     put32(&mut block, at::H_OBJECT_NEW, MEMORY + 1);
+    put32(&mut block, at::FLAGS, 0x1010);
+    tenant
+        .escape_on_device(nr::RM_ALLOC_MEMORY, &mut block)
+        .unwrap();
+    assert_eq!(get32(&block, at::STATUS), 0x29);
+    put32(&mut block, at::FLAGS, 0x4000_1010);
+    let refused = tenant.escape(nr::RM_ALLOC_MEMORY, &mut block).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
     put64(&mut block, at::P_MEMORY, 0x1000);
-    tenant.escape(nr::RM_ALLOC_MEMORY, &mut block).unwrap();
+    tenant
+        .escape_on_device(nr::RM_ALLOC_MEMORY, &mut block)
+        .unwrap();
     assert_eq!(
         get32(&block, at::STATUS),
         0x1e,
@@ -466,15 +480,18 @@ fn a_swapped_class_is_allocated_and_its_handle_says_so() {
     tenant.uvm_space();
     let channel = tenant.channel(0x5c00_0020);
     let all = tenant.free_bytes();
+    let start_of_the_card = [0_u8; 56];
     let mut block = [0; nvos02_with_fd::SIZE];
     for (handle, class) in [(MEMORY, 0x3e), (MEMORY + 1, 0x40), (MEMORY + 2, 0xf3)] {
         put32(&mut block, at::H_ROOT, tenant.root);
         put32(&mut block, at::H_OBJECT_PARENT, DEVICE);
         put32(&mut block, at::H_OBJECT_NEW, handle);
         put32(&mut block, at::H_CLASS, class);
-        put64(&mut block, at::P_MEMORY, 0);
+        put64(&mut block, at::P_MEMORY, start_of_the_card.as_ptr() as u64);
         put64(&mut block, at::LIMIT, 2 * MIB - 1);
-        tenant.escape(nr::RM_ALLOC_MEMORY, &mut block).unwrap();
+        tenant
+            .escape_on_device(nr::RM_ALLOC_MEMORY, &mut block)
+            .unwrap();
         assert_eq!(
             (get32(&block, at::STATUS), class_of(&mut tenant, handle)),
             (OK, class.into())

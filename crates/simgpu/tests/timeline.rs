@@ -331,12 +331,12 @@ fn another_slice_holds_at_once_and_one_from_birth_is_kept() {
     use layout::channel_group_alloc;
     let mut params = [0; channel_group_alloc::SIZE];
     put32(&mut params, channel_group_alloc::ENGINE_TYPE, 1);
+    put32(&mut params, channel_group_alloc::H_VA_SPACE, VASPACE);
     let class = class::KEPLER_CHANNEL_GROUP_A;
     assert_eq!(second.alloc(DEVICE, GROUP, class, &mut params), OK);
     slice(&mut second, 5000);
     let gpfifo = rm::class::HOPPER_CHANNEL_GPFIFO_A;
     let mut params = second.of_class(gpfifo);
-    put32(&mut params, layout::channel_alloc::H_VA_SPACE, VASPACE);
     assert_eq!(second.alloc(GROUP, GROUP + 1, gpfifo, &mut params), OK);
     let schedule = ctrl::NVA06C_GPFIFO_SCHEDULE;
     assert_eq!(second.control(GROUP, schedule, &mut [1, 0, 0]), OK);

@@ -91,3 +91,9 @@ fn redteam_managed_memory_stays_charged_while_its_address_space_lives() {
 fn redteam_managed_memory_stays_charged_when_its_process_executes_another_program() {
     attack("attack_shared_space_exec");
 }
+
+// `Spaces::hold` lets go of no address space where something is charged, and `audit::is_mapped_elsewhere`.
+#[test]
+fn redteam_managed_memory_stays_charged_however_often_another_program_maps() {
+    attack("attack_shared_space_more");
+}

@@ -312,12 +312,13 @@ impl Worker<'_> {
 
     /// An object without device memory of its own.
     fn alloc_plain(&mut self, call: &Call, form: &Form, request: &Request) -> Result<i32, Stop> {
-        // A client is made under the handle that it asks for, if it does.
+        // A new client gets the handle that the first word asks for, if it does. Another thread may just be freeing the
+        // client that has it still.
         let of = match request.class.kind {
             Kind::Client => self.new_handle(),
             _ => request.client,
         };
-        let _order = self.tenant.in_order(of);
+        let _order = self.tenant.in_order_two(request.client, of);
         if !self.parent_stays(form, request) {
             return Ok(0);
         }

@@ -56,8 +56,10 @@ impl Worker<'_> {
         }
         let held =
             space.and_then(|space| self.tenant.spaces.hold(self.tenant, caller.process, space));
-        if held.is_err() || audit::is_mapped_elsewhere(self.tenant, caller.process, (base, length))
-        {
+        let elsewhere = |space: &Space| {
+            audit::is_mapped_elsewhere(self.tenant, caller.process, space, (base, length))
+        };
+        if held.map_or(true, |space| elsewhere(&space)) {
             return Err(Stop::Errno(libc::ENOMEM));
         }
         // Managed memory can move to any device of the slice; it is charged to the first, where it is made.

@@ -28,7 +28,7 @@ use crate::rmcall::{Gpu, OwnClient};
 use crate::sys;
 
 /// A contended card is looked at so often.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(25);
 /// Otherwise it is looked so often whether anything has changed unsaid (a tenant that was killed).
 const IDLE: Duration = Duration::from_millis(250);
 /// With nothing to divide for so long the scheduler ends.

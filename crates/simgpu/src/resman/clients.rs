@@ -145,7 +145,9 @@ impl Rm {
         );
         let entry = self.abi.class(class).ok_or(Status::INVALID_CLASS)?;
         if entry.kind == Kind::Client {
-            let handle = self.new_client(call, handle)?;
+            // The driver takes a wanted handle from the first word, which for any other class is the client that acts.
+            let wanted = if root == 0 { handle } else { root };
+            let handle = self.new_client(call, wanted)?;
             call.block.put_u32(at::H_ROOT, handle);
             call.block.put_u32(at::H_OBJECT_NEW, handle);
             return Ok(());
@@ -288,6 +290,11 @@ impl Rm {
             Kind::Channel => {
                 under(&[Kind::ChannelGroup, Kind::Device])?;
                 let gpu = gpu.ok_or(status::INVALID_OBJECT_PARENT)?;
+                let vaspace = call.params().u32(layout::channel_alloc::H_VA_SPACE);
+                if parent_kind == Kind::ChannelGroup && vaspace != 0 {
+                    // It is the group's, or that of the context share.
+                    return Err(Status::INVALID_ARGUMENT);
+                }
                 self.room_for_channel(root, parent, gpu)?;
                 object.hidden = self.channel_hidden(call, parent_kind);
                 self.take_hidden(gpu, object.hidden)?;

@@ -75,6 +75,12 @@ impl Rm {
         self.stirred = true;
     }
 
+    /// Whether a file is open on a GPU's own node.
+    pub(super) fn is_device_file(&self, file: FileId) -> bool {
+        let node = self.files.get(&file).and_then(|file| file.node);
+        matches!(node, Some(Node::Gpu(_)))
+    }
+
     /// The file that clients of a call hang on: a device file speaks for the control file it is tied to.
     pub(super) fn control_file(&self, file: FileId) -> FileId {
         self.files

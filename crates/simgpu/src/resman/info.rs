@@ -362,9 +362,8 @@ impl Rm {
         use layout::pids as at;
         const MOST: usize = (at::SIZE - at::PID_TBL) / 4;
         let class = params.u32(at::ID);
-        let has = |object: &super::clients::Object| {
-            object.gpu == Some(gpu) && (class == 0 || object.class == class)
-        };
+        let has =
+            |object: &super::clients::Object| object.gpu == Some(gpu) && object.class == class;
         let pids: BTreeSet<u32> = self
             .clients
             .values()

@@ -22,6 +22,11 @@ const ATTR_PAGE_SIZE_SHIFT: u32 = 23;
 const ATTR2_HUGE_SHIFT: u32 = 20;
 /// Flag of a `VID_HEAP` allocation that takes addresses only.
 const FLAG_VIRTUAL: u32 = 0x0008_0000;
+/// Whether `RM_ALLOC_MEMORY` maps what it makes (`NVOS02_FLAGS_MAPPING`), and that it does not.
+const MAPPING: u32 = 3 << 30;
+const NO_MAPPING: u32 = 1 << 30;
+/// Where the parameters of memory of the fabric (class 0xf3) say which.
+const FABRIC_BASE: usize = 16;
 
 /// A piece of memory, alive as long as anything refers to it.
 pub struct Memory {
@@ -235,7 +240,8 @@ impl Rm {
     }
 
     /// `RM_ALLOC_MEMORY`. Class 0x71 pins pages of the caller. The others are what a racer would put in its place:
-    /// 0x3e takes host memory, 0x40 answers the size of the card, 0xf3 reaches into whatever is at the address.
+    /// 0x3e takes host memory, 0x40 answers the size of the card, 0xf3 reaches into whatever is at the address that its
+    /// parameters name, which lie where the pages would be.
     pub(super) fn rm_alloc_memory(&mut self, call: &mut Call) -> Answer {
         use layout::nvos02 as at;
         let (root, parent) = (
@@ -253,6 +259,10 @@ impl Rm {
             .filter(|size| base.checked_add(*size).is_some());
         let size = size.ok_or(Status::INVALID_ARGUMENT)?;
         let pid = call.caller.pid;
+        let pinned = class == class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
+        if pinned && call.block.u32(at::FLAGS) & MAPPING != NO_MAPPING {
+            return Err(status::INVALID_FLAGS);
+        }
         let mut object = Object::plain(parent, class, Some(gpu));
         object.body = match class {
             class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => {
@@ -273,6 +283,10 @@ impl Rm {
                 Body::Plain
             }
             class::NV01_MEMORY_FLA => {
+                if !call.pages_present {
+                    return Err(status::INVALID_ADDRESS);
+                }
+                let base = call.params().u64(FABRIC_BASE);
                 let covers = |memory: &Memory| {
                     memory.gpu == Some(gpu)
                         && memory.physical <= base

@@ -61,7 +61,7 @@ pub mod status {
     pub const INVALID_CHANNEL: Status = Status(0x21);
     /// No such device (`NV_ERR_INVALID_DEVICE`).
     pub const INVALID_DEVICE: Status = Status(0x26);
-    /// The object was made with other flags than the call needs (`NV_ERR_INVALID_FLAGS`).
+    /// The call, or the object it names, has other flags than it needs (`NV_ERR_INVALID_FLAGS`).
     pub const INVALID_FLAGS: Status = Status(0x29);
     /// No such function of a call (`NV_ERR_INVALID_FUNCTION`).
     pub const INVALID_FUNCTION: Status = Status(0x2a);
@@ -304,6 +304,8 @@ impl Rm {
                 (layout::nvos21::STATUS, self.rm_alloc(call))
             }
             nr::RM_ALLOC => (layout::nvos64::STATUS, self.rm_alloc(call)),
+            // The driver wants the file of a device here.
+            nr::RM_ALLOC_MEMORY if !self.is_device_file(call.file) => return Err(libc::EINVAL),
             nr::RM_ALLOC_MEMORY => (layout::nvos02::STATUS, self.rm_alloc_memory(call)),
             nr::RM_DUP_OBJECT => (layout::nvos55::STATUS, self.rm_dup_object(call)),
             nr::RM_SHARE => (layout::nvos57::STATUS, self.rm_share(call)),

@@ -266,6 +266,15 @@ impl Connection {
                 }
             }
         }
+        // Parameters, as long as those of the class.
+        const FABRIC: u32 = 56;
+        if call.block.u32(at::H_CLASS) == class::NV01_MEMORY_FLA {
+            match self.copy_in(base, FABRIC) {
+                Ok(params) => call.params = Some(Block(params)),
+                Err(Stop::Errno(_)) => call.pages_present = false,
+                Err(gone) => return Err(gone),
+            }
+        }
         Ok(0)
     }
 

@@ -148,6 +148,21 @@ impl Tenant {
         file_id(fd.as_fd())
     }
 
+    /// On the device's file, as `RM_ALLOC_MEMORY` is taken. It is tied to the client's.
+    pub fn escape_on_device(&mut self, number: u8, block: &mut [u8]) -> std::io::Result<i32> {
+        let mut tie = self.control.as_raw_fd().to_le_bytes();
+        self.client.ioctl(
+            self.device_file.as_fd(),
+            request(nr::REGISTER_FD, tie.len()),
+            tie.as_mut_ptr(),
+        )?;
+        self.client.ioctl(
+            self.device_file.as_fd(),
+            request(number, block.len()),
+            block.as_mut_ptr(),
+        )
+    }
+
     pub fn escape(&mut self, number: u8, block: &mut [u8]) -> std::io::Result<i32> {
         self.client.ioctl(
             self.control.as_fd(),
@@ -361,15 +376,15 @@ impl Tenant {
 
     /// A channel group with one channel, scheduled; `handle` names the group, `handle + 1` the channel.
     pub fn channel(&mut self, handle: u32) -> u32 {
-        use layout::{channel_alloc, channel_group_alloc};
+        use layout::channel_group_alloc;
         let mut params = [0; channel_group_alloc::SIZE];
         put32(&mut params, channel_group_alloc::ENGINE_TYPE, 1);
+        put32(&mut params, channel_group_alloc::H_VA_SPACE, VASPACE);
         assert_eq!(
             self.alloc(DEVICE, handle, class::KEPLER_CHANNEL_GROUP_A, &mut params),
             OK
         );
         let mut params = self.of_class(class::HOPPER_CHANNEL_GPFIFO_A);
-        put32(&mut params, channel_alloc::H_VA_SPACE, VASPACE);
         assert_eq!(
             self.alloc(
                 handle,

@@ -24,11 +24,7 @@ impl Channel {
     /// The driver refuses.
     pub fn open(client: &Client, device: &Device, vaspace: u32) -> Answer<Channel> {
         let group = Channel::group(client, device, vaspace)?;
-        let channel = client.alloc(
-            group,
-            class::HOPPER_CHANNEL_GPFIFO_A,
-            Channel::params(vaspace),
-        )?;
+        let channel = client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, Channel::params(0))?;
         client.alloc(channel, class::HOPPER_COMPUTE_A, Block::new(16))?;
         let entry = client.node().abi()?.control(ctrl::NVA06C_GPFIFO_SCHEDULE);
         let mut schedule = Block::new(entry.map_or(0, |entry| entry.size as usize))
@@ -37,7 +33,8 @@ impl Channel {
         Ok(Channel { group, channel })
     }
 
-    /// Allocation parameters of a channel of the compute engine, with a ring where nothing is mapped: it is not used.
+    /// Allocation parameters of a channel of the compute engine, with a ring where nothing is mapped: it is not used. In a
+    /// group the address space is the group's, and a card's driver refuses a channel that names one (0: none).
     pub fn params(vaspace: u32) -> Block {
         use layout::channel_alloc as c;
         const RING: u64 = 0x1000_0000;

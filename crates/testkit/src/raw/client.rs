@@ -92,6 +92,19 @@ impl Client {
             .map(|_| ())
     }
 
+    /// One more client on the same control file; gives its handle. The first word of the block is no client that acts here,
+    /// but the handle that is wanted for the new one (0: the driver chooses).
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn one_more(&self) -> Answer<u32> {
+        use layout::nvos64 as l;
+        let mut block = Block::new(l::SIZE).with32(l::H_CLASS, class::NV01_ROOT_CLIENT);
+        self.escape(nr::RM_ALLOC, &mut block)?;
+        checked(block.u32(l::STATUS))?;
+        Ok(block.u32(l::H_OBJECT_NEW))
+    }
+
     /// Allocates an object of `class` below `parent`; gives its handle.
     ///
     /// # Errors
@@ -145,24 +158,6 @@ impl Client {
             .with64(l::PARAMS, params.address())
             .with32(l::PARAMS_SIZE, params.len() as u32);
         self.escape(nr::RM_CONTROL, &mut block)?;
-        checked(block.u32(l::STATUS))
-    }
-
-    /// Pins pages of this process as memory below `parent`, under a handle of the caller's choice (`RM_ALLOC_MEMORY`).
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn pin(&self, parent: u32, handle: u32, address: u64, length: u64) -> Answer {
-        use layout::{nvos02 as l, nvos02_with_fd as with_fd};
-        let mut block = Block::new(with_fd::SIZE)
-            .with32(l::H_ROOT, self.root)
-            .with32(l::H_OBJECT_PARENT, parent)
-            .with32(l::H_OBJECT_NEW, handle)
-            .with32(l::H_CLASS, class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
-            .with64(l::P_MEMORY, address)
-            .with64(l::LIMIT, length - 1)
-            .with32(with_fd::FD, u32::MAX);
-        self.escape(nr::RM_ALLOC_MEMORY, &mut block)?;
         checked(block.u32(l::STATUS))
     }
 

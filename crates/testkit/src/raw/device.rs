@@ -1,6 +1,6 @@
 //! A device of a client: its memory, and what it says about it.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rm::{class, ctrl, layout, nr};
 
@@ -62,10 +62,14 @@ pub struct Device {
     pub instance: u32,
     /// Its unique id.
     pub uuid: [u8; 16],
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 impl Device {
+    /// Flags of pinned pages, as CUDA has them on an H200 (driver 580.159): `NVOS02_FLAGS_PHYSICALITY_NONCONTIGUOUS`,
+    /// `COHERENCY_CACHED` and `MAPPING_NO_MAP`, in the host's memory.
+    pub const PINNED: u32 = 0x4000_1010;
+
     pub(super) fn open(client: &Client, gpu_id: u32) -> Answer<Device> {
         let file = client.node().open(File::Gpu(client.minor_of(gpu_id)?))?;
         let mut tie = Block::new(layout::register_fd::SIZE).with32(
@@ -94,8 +98,39 @@ impl Device {
             subdevice,
             instance,
             uuid: id.bytes(12),
-            _file: file,
+            file,
         })
+    }
+
+    /// Its device file.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Pins pages of this process as memory of this device, under a handle of the caller's choice (`RM_ALLOC_MEMORY`).
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn pin(&self, client: &Client, handle: u32, address: u64, length: u64) -> Answer {
+        let mut block = self.pin_block(client, address, length);
+        block.put(layout::nvos02::H_OBJECT_NEW, &handle.to_le_bytes());
+        let number = request(nr::RM_ALLOC_MEMORY, block.len());
+        client.node().ioctl(self.file(), number, &mut block)?;
+        checked(block.u32(layout::nvos02::STATUS))
+    }
+
+    /// The block of [`Device::pin`], without a handle. The driver takes it on a device file only, and with flags that ask for
+    /// no mapping.
+    pub fn pin_block(&self, client: &Client, address: u64, length: u64) -> Block {
+        use layout::{nvos02 as l, nvos02_with_fd as with_fd};
+        Block::new(with_fd::SIZE)
+            .with32(l::H_ROOT, client.root())
+            .with32(l::H_OBJECT_PARENT, self.device)
+            .with32(l::H_CLASS, class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
+            .with32(l::FLAGS, Device::PINNED)
+            .with64(l::P_MEMORY, address)
+            .with64(l::LIMIT, length - 1)
+            .with32(with_fd::FD, u32::MAX)
     }
 
     /// Allocation parameters of a device that shares nobody's address space.

@@ -143,7 +143,7 @@ pub(super) fn handle_changes(context: &Context) -> Outcome {
         let change = || -> Answer {
             device.alloc_as(&client, handle, MIB, Pages::Default)?;
             client.free(handle)?;
-            client.pin(device.device, handle, page, 4096)?;
+            device.pin(&client, handle, page, 4096)?;
             client.free(handle)
         };
         let changed = (0..ROUNDS).try_for_each(|_| change());

@@ -139,8 +139,39 @@ pub(super) fn flags(context: &Context) -> Outcome {
     ))
 }
 
+/// A page of this process's own.
+#[repr(C, align(4096))]
+struct Page([u64; 512]);
+
+impl Page {
+    fn new(words: [u64; 7]) -> Box<Page> {
+        let mut page = Box::new(Page([0; 512]));
+        page.0[..words.len()].copy_from_slice(&words);
+        page
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+}
+
+/// Parameters of memory by address of the fabric (class 0xf3): a page at its start, exported by this client's own card.
+/// type@0 flags@4 attr@8 attr2@12 base@16 align@24 limit@32 hExportSubdevice@40 hExportHandle@44 hExportClient@48.
+fn fabric_words(client: &Client, device: &Device) -> [u64; 7] {
+    [
+        0,
+        0,
+        0,
+        0,
+        64 * KIB - 1,
+        device.subdevice.into(),
+        client.root().into(),
+    ]
+}
+
 /// Another thread changes the class of `RM_ALLOC_MEMORY` all the time; the handle is used if it is of the other class.
-/// That ends the tenant, so the finding is printed only if it was not. Words: the class, milliseconds.
+/// That ends the tenant, so the finding is printed only if it was not; before, it says on standard error that the race was
+/// won. With class 0xf3 the driver takes parameters from where the pages to be pinned are. Words: the class, milliseconds.
 pub(super) fn class_race(context: &Context) -> Outcome {
     use layout::{handle_info as h, nvos02 as l, nvos02_with_fd as with_fd};
     const PINNED: u32 = class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
@@ -152,15 +183,8 @@ pub(super) fn class_race(context: &Context) -> Outcome {
     let device = client.first_device()?;
     let uvm = Uvm::open(&context.node)?;
     let space = uvm.add_device(&client, &device)?;
-    let page = vec![1u8; 8 * KIB as usize];
-    let address = (page.as_ptr() as u64).next_multiple_of(4 * KIB);
-    let template = Block::new(with_fd::SIZE)
-        .with32(l::H_ROOT, client.root())
-        .with32(l::H_OBJECT_PARENT, device.device)
-        .with32(l::H_CLASS, PINNED)
-        .with64(l::P_MEMORY, address)
-        .with64(l::LIMIT, 4 * KIB - 1)
-        .with32(with_fd::FD, u32::MAX);
+    let page = Page::new(fabric_words(&client, &device));
+    let template = device.pin_block(&client, page.address(), 4 * KIB);
     let block = Raced::<{ with_fd::SIZE / 4 }>::new(&template);
     let number = request(nr::RM_ALLOC_MEMORY, with_fd::SIZE);
     let class_of = |handle: u32| -> Answer<u32> {
@@ -185,10 +209,9 @@ pub(super) fn class_race(context: &Context) -> Outcome {
             block.set(l::STATUS, 0);
             let answer = context
                 .node
-                .ioctl_at(client.file(), number, block.address());
+                .ioctl_at(device.file(), number, block.address());
             let status = block.get(l::STATUS);
             let (what, made) = match answer {
-                // Device memory by this call is a question about sizes, and makes nothing.
                 Ok(_) if status == 0 => match class_of(handle) {
                     Ok(class) => (format!("class {class:#x}"), Some(class)),
                     Err(fault) => (format!("success, and no such object: {fault}"), None),
@@ -214,6 +237,7 @@ pub(super) fn class_race(context: &Context) -> Outcome {
             note,
         ));
     };
+    eprintln!("the race was won: {note}");
     uvm.create_range(BASE, 4 * KIB)?;
     let mapped = uvm.map(&space, &client, handle, BASE, 4 * KIB);
     std::thread::sleep(Duration::from_secs(1));
@@ -245,11 +269,11 @@ pub(super) fn facts(context: &Context) -> Outcome {
         card.u64(layout::card_info::REG_SIZE) / MIB
     )];
     said.extend(channel_facts(&client, &device).unwrap_or_else(|fault| vec![fault.to_string()]));
-    // type@0 flags@4 attr@8 attr2@12 base@16 align@24 limit@32 hExportSubdevice@40 hExportClient@48: a page at the start.
-    let fabric = params_of(class::NV01_MEMORY_FLA)
-        .with64(32, 64 * KIB - 1)
-        .with32(40, device.subdevice)
-        .with32(48, client.root());
+    let words_of = fabric_words(&client, &device);
+    let mut fabric = params_of(class::NV01_MEMORY_FLA);
+    for (i, word) in words_of.into_iter().enumerate() {
+        fabric.put(8 * i, &word.to_le_bytes());
+    }
     let made = client.alloc(device.device, class::NV01_MEMORY_FLA, fabric);
     said.push(format!("RM_ALLOC of class 0xf3: {}", told(&made)));
     if let Ok(handle) = made {
@@ -271,13 +295,28 @@ fn channel_facts(client: &Client, device: &Device) -> Answer<Vec<String>> {
     let group = Channel::group(client, device, vaspace)?;
     let mut said = vec![format!("a group takes {} KiB", taken(before)?)];
     let memory = device.alloc(client, MIB, Pages::Default)?;
+    // As CUDA's channels that compute: in a group without an address space, whose channels share a context.
+    let shared = Channel::group(client, device, 0)?;
+    let space = Block::new(layout::ctxshare_alloc::SIZE)
+        .with32(layout::ctxshare_alloc::H_VA_SPACE, vaspace)
+        .with32(layout::ctxshare_alloc::FLAGS, 1);
+    let share = client.alloc(shared, class::FERMI_CONTEXT_SHARE_A, space)?;
+    let sharing =
+        Channel::params_with(0, memory, 0).with32(layout::channel_alloc::H_CONTEXT_SHARE, share);
     let mut channel = None;
-    for (name, params) in [
-        ("a bare channel", Channel::params(vaspace)),
+    for (name, group, params) in [
         (
-            "with a doorbell page",
-            Channel::params_with(vaspace, memory, 0),
+            "a channel with a doorbell page",
+            group,
+            Channel::params_with(0, memory, 512),
         ),
+        ("without one", group, Channel::params(0)),
+        (
+            "with an address space",
+            group,
+            Channel::params_with(vaspace, memory, 1024),
+        ),
+        ("in a shared context", shared, sharing),
     ] {
         let before = device.free_bytes(client)?;
         let made = client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params);

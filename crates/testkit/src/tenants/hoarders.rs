@@ -78,7 +78,7 @@ impl Hoarder {
                 client.alloc(
                     self.group,
                     class::HOPPER_CHANNEL_GPFIFO_A,
-                    self.channel_params(number),
+                    self.channel_params(0, number),
                 )?;
             }
             "contexts" => {
@@ -86,20 +86,20 @@ impl Hoarder {
                 for channels in [8, 4, 4, 4] {
                     let group = Channel::group(client, device, self.vaspace)?;
                     for _ in 0..channels {
-                        let params = self.channel_params(number);
+                        let params = self.channel_params(0, number);
                         client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
                     }
                 }
             }
             "bare_channels" => {
-                let params = self.channel_params(number);
+                let params = self.channel_params(self.vaspace, number);
                 client.alloc(device.device, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
             }
             "groups" => {
                 Channel::group(client, device, self.vaspace)?;
             }
             "clients" => {
-                client.alloc_as(0, 0, class::NV01_ROOT_CLIENT, Block::new(0))?;
+                client.one_more()?;
             }
             "objects" => {
                 client.alloc(device.device, class::NV04_DISPLAY_COMMON, Block::new(0))?;
@@ -148,30 +148,21 @@ impl Hoarder {
         Ok(())
     }
 
-    fn channel_params(&self, number: u64) -> Block {
+    /// In a group, which has an address space; 0 as `vaspace`.
+    fn channel_params(&self, vaspace: u32, number: u64) -> Block {
         /// Of a channel's place for what it is told.
         const PLACE: u64 = 512;
         if self.userd == 0 {
-            return Channel::params(self.vaspace);
+            return Channel::params(vaspace);
         }
-        Channel::params_with(self.vaspace, self.userd, number * PLACE % MIB)
+        Channel::params_with(vaspace, self.userd, number * PLACE % MIB)
     }
 
     /// Pins a page of its own, each time the same.
     fn pin(&self, handle: u32) -> Answer {
-        use layout::{nvos02 as l, nvos02_with_fd as f};
         // Any page of ours: that of the program's first instructions is always there.
         let page = Hoarder::pin as *const () as u64 & !0xfff;
-        let mut block = Block::new(f::SIZE)
-            .with32(l::H_ROOT, self.client.root())
-            .with32(l::H_OBJECT_PARENT, self.device.device)
-            .with32(l::H_OBJECT_NEW, handle)
-            .with32(l::H_CLASS, class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
-            .with64(l::P_MEMORY, page)
-            .with64(l::LIMIT, 0xfff)
-            .with32(f::FD, self.gpu.as_raw_fd() as u32);
-        self.client.escape(nr::RM_ALLOC_MEMORY, &mut block)?;
-        checked(block.u32(l::STATUS))
+        self.device.pin(&self.client, handle, page, PAGE as u64)
     }
 
     fn map(&self) -> Answer {
@@ -442,7 +433,7 @@ fn alloc_around(
 pub(super) fn changing_client(context: &Context) -> Outcome {
     let client = Client::open(&context.node)?;
     let device = client.first_device()?;
-    let other = client.alloc_as(0, 0, class::NV01_ROOT_CLIENT, Block::new(0))?;
+    let other = client.one_more()?;
     let params =
         Block::new(layout::event_alloc::SIZE).with32(layout::event_alloc::H_PARENT_CLIENT, other);
     let free = || {

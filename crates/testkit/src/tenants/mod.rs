@@ -167,6 +167,8 @@ const PROGRAMS: &[Entry] = &[
     ("changing_client", hoarders::changing_client),
     ("attack_shared_space", spaces::outlives_exit),
     ("attack_shared_space_exec", spaces::outlives_exec),
+    ("attack_shared_space_more", spaces::outlives_more),
+    ("maps_again", spaces::maps_again),
     ("flooder", hoarders::flooder),
     ("stalled", hoarders::stalled),
     ("blocking", hoarders::blocking),

