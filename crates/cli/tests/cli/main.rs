@@ -6,4 +6,5 @@ mod common;
 mod compute;
 mod cuda;
 mod run;
+mod sampled;
 mod setup;

@@ -1,0 +1,144 @@
+//! Shares where the driver keeps no timeline: the scheduler asks who is on the card, again and again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::Ordering;
+
+use guard::share::board::{self, Board, SENSORS};
+use simgpu::client::Client;
+
+use crate::common::{GPUSLICE, Node, command, wait_until};
+
+const QUOTA: &str = "17179869184";
+/// The virtual clock decides how much is measured: a busy machine takes longer.
+const MEASURED_NS: u64 = 4_000_000_000;
+
+struct Slice {
+    name: &'static str,
+    run: Child,
+}
+
+impl Slice {
+    fn start(node: &Node, name: &'static str, weight: &str, program: &[&str]) -> Slice {
+        let words = [&[GPUSLICE, "__tenant", program[0], QUOTA], &program[1..]].concat();
+        let options = ["--memory", "16GiB", "--name", name, "--weight", weight];
+        let mut run = command(&node.run(&options, &words));
+        run.stdout(Stdio::null()).stderr(Stdio::null());
+        Slice {
+            name,
+            run: run.spawn().unwrap(),
+        }
+    }
+
+    fn with_board<T>(&self, node: &Node, look: impl FnOnce(&Board) -> T) -> T {
+        let file = board::board_file(&folder(node), self.name).unwrap();
+        look(&board::map_board(&file).unwrap())
+    }
+
+    /// The process that the driver knows its contexts by.
+    fn helper(&self, node: &Node) -> u32 {
+        self.with_board(node, |board| board.helper.load(Ordering::Acquire))
+    }
+
+    fn ran_us(&self, node: &Node) -> u64 {
+        self.with_board(node, |board| board.cards[0].ran_us.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        // SAFETY: a signal to a child of ours that has not been waited for.
+        unsafe { libc::kill(self.run.id() as i32, libc::SIGTERM) };
+        let _ended = self.run.wait();
+    }
+}
+
+fn folder(node: &Node) -> PathBuf {
+    Path::new(&node.socket).with_file_name("registry")
+}
+
+fn sensor(node: &Node) -> (&'static str, u32) {
+    let said = board::map_node(&board::node_file(&folder(node)).unwrap()).unwrap();
+    let sensor = SENSORS[said.sensor.load(Ordering::Acquire) as usize];
+    (sensor, said.error_ppm.load(Ordering::Acquire))
+}
+
+/// Parts of the first of two slices, in percent: what it had by the engine's own clock, and what the sensor says.
+fn parts(node: &Node, slices: &[Slice; 2]) -> [f64; 2] {
+    let mut usage = Client::connect(node.socket.as_ref()).unwrap();
+    let mut times = || -> ([u64; 2], [u64; 2], u64) {
+        let usage = usage.usage(0).unwrap();
+        let ran = |slice: &Slice| usage.computed_ns(slice.helper(node));
+        let seen = |slice: &Slice| slice.ran_us(node);
+        (
+            slices.each_ref().map(ran),
+            slices.each_ref().map(seen),
+            usage.clock_ns[0],
+        )
+    };
+    wait_until("both run and are seen", || {
+        let (ran, seen, _) = times();
+        ran.into_iter().chain(seen).all(|time| time > 0)
+    });
+    let settled = times().2 + 500_000_000;
+    wait_until("half a second has passed", || times().2 >= settled);
+    let before = times();
+    wait_until("it is measured", || times().2 >= before.2 + MEASURED_NS);
+    let after = times();
+    let part = |before: [u64; 2], after: [u64; 2]| {
+        let [one, other] = [0, 1].map(|i| (after[i] - before[i]) as f64);
+        100.0 * one / (one + other)
+    };
+    [part(before.0, after.0), part(before.1, after.1)]
+}
+
+#[test]
+fn weights_divide_a_card_without_a_timeline() {
+    let node = Node::start("1xH200-no-timeline");
+    let slices = [
+        Slice::start(&node, "most", "75", &["spin", "ms=2", "seconds=60"]),
+        Slice::start(&node, "rest", "25", &["spin", "ms=2", "seconds=60"]),
+    ];
+    let [had, seen] = parts(&node, &slices);
+    let (sensor, error_ppm) = sensor(&node);
+    assert_eq!(sensor, "sampled");
+    // 400 polls a second, fewer where the machine is busy: the standard error of a quarter is 2.2 points.
+    assert!((15_000..60_000).contains(&error_ppm), "{error_ppm}");
+    // Over four seconds half of that; three standard errors.
+    let tolerance = 3.0 * f64::from(error_ppm) / 1e4 / 2.0;
+    assert!((had - 75.0).abs() < tolerance, "{had} +- {tolerance}");
+    assert!(
+        (seen - had).abs() < tolerance,
+        "{seen} for {had} +- {tolerance}"
+    );
+}
+
+/// Bursts of 10 ms out of 40 would fit between polls at fixed times.
+#[test]
+fn bursts_are_seen_without_a_timeline() {
+    let node = Node::start("1xH200-no-timeline");
+    let slices = [
+        Slice::start(&node, "steady", "50", &["spin", "ms=2", "seconds=60"]),
+        Slice::start(
+            &node,
+            "bursts",
+            "50",
+            &["spin", "ms=2", "seconds=60", "on=40", "off=40"],
+        ),
+    ];
+    let [had, seen] = parts(&node, &slices);
+    assert!((seen - had).abs() < 6.0, "{seen} for {had}");
+}
+
+/// With neither, slices are set and nothing corrects them.
+#[test]
+fn without_any_sensor_slices_still_divide() {
+    let node = Node::start("1xH200-no-timeline-no-residency");
+    let slices = [
+        Slice::start(&node, "most", "75", &["spin", "ms=2", "seconds=60"]),
+        Slice::start(&node, "rest", "25", &["spin", "ms=2", "seconds=60"]),
+    ];
+    let [had, _presumed] = parts(&node, &slices);
+    assert_eq!(sensor(&node), ("none", 0));
+    assert!((had - 75.0).abs() < 3.0, "{had}");
+}
