@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use guard::registry::{Entry, Registry};
+use guard::share::board;
 use guard::unknown::{Counts, Unknown};
 use policy::units::Bytes;
 use serde::Serialize;
@@ -18,6 +19,9 @@ struct Slice {
     user: String,
     uid: u32,
     gpus: Vec<Quota>,
+    /// By what the node's scheduler tells who ran, and how far that is right; null where nothing is divided, or this user
+    /// may not ask.
+    sensor: Option<String>,
     /// Calls that this version does not know and refused.
     unknown_calls: Vec<UnknownCall>,
     command: String,
@@ -62,6 +66,14 @@ pub fn run(asked_sim: Option<&str>, json: bool) -> Result<u8, Failure> {
         None => Registry::of_machine()?,
     };
     let slices: Vec<Slice> = registry.tenants()?.into_iter().map(slice).collect();
+    let sensor = board::sensor_in_use(registry.folder());
+    let slices: Vec<Slice> = slices
+        .into_iter()
+        .map(|slice| Slice {
+            sensor: sensor.clone(),
+            ..slice
+        })
+        .collect();
     let text = if json {
         serde_json::to_string(&slices)? + "\n"
     } else {
@@ -90,6 +102,7 @@ fn slice(e: Entry) -> Slice {
                 memory_bytes,
             })
             .collect(),
+        sensor: None,
         unknown_calls: UnknownCall::list(&e.unknown),
         command: e.command,
     }
@@ -169,6 +182,7 @@ mod tests {
             user: "u".into(),
             uid: 1,
             gpus: vec![quota("GPU-1"), quota("GPU-2")],
+            sensor: None,
             unknown_calls: UnknownCall::list(&vec![
                 (Unknown::Class(0xdead), 2),
                 (Unknown::Control(1), 1),

@@ -117,6 +117,9 @@ pub struct Board {
     pub cap: AtomicU32,
     /// Nonzero: paused.
     pub paused: AtomicU32,
+    /// Nonzero: it tries what slices alone do (`doctor --shares`). While all tenants of a card do, nobody there is stopped
+    /// for what he overdrew; a single other one, and this says nothing.
+    pub slices_alone: AtomicU32,
     /// How many slots have ever been used.
     pub used: AtomicU32,
     /// Counts what the scheduler has written: the helper sleeps on it.
@@ -271,6 +274,17 @@ pub fn log_file(folder: &Path) -> io::Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(folder.join("scheduler.log"))
+}
+
+/// Which sensor the node's scheduler uses, where there is one that this user may ask: see [`Node::sensor_text`].
+pub fn sensor_in_use(folder: &Path) -> Option<String> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(folder.join(NODE));
+    let node = map_node(&file.ok()?).ok()?;
+    node.silent_us().map(|_| node.sensor_text())
 }
 
 /// Maps the node's words.

@@ -302,7 +302,7 @@ impl Scheduler {
         let (now_us, measured) = here.measure(&self.own, &self.node, &self.tenants)?;
         let plan = here.planner.tick(now_us, &measured);
         let mut to_tell: Vec<&str> = Vec::new();
-        for (group, setting) in settings(&plan) {
+        for (group, setting) in settings(&plan, slices_alone(&self.tenants, card)) {
             let Some((name, slot, serial)) = here.places.get(&group) else {
                 continue;
             };
@@ -534,14 +534,24 @@ impl Card {
 
 type Change = Box<dyn Fn(Setting) -> Setting>;
 
+/// Whether all tenants of a card want to see what slices do when nobody is stopped.
+fn slices_alone(tenants: &HashMap<String, Tenant>, card: usize) -> bool {
+    let mut here = tenants.values().filter(|t| t.cards.contains(&card));
+    here.all(|t| t.board.slices_alone.load(Ordering::Acquire) != 0)
+}
+
 /// What a plan says of each group, in its order.
-fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
+fn settings(plan: &Plan, slices_alone: bool) -> Vec<(GroupId, Change)> {
     let turned = |groups: &[GroupId], attached: bool| -> Vec<(GroupId, Change)> {
         let turn = move |now: Setting| Setting { attached, ..now };
         let to_change = |&group: &GroupId| (group, Box::new(turn) as Change);
         groups.iter().map(to_change).collect()
     };
-    let mut all = turned(&plan.detach, false);
+    let mut all = if slices_alone {
+        Vec::new()
+    } else {
+        turned(&plan.detach, false)
+    };
     all.extend(turned(&plan.attach, true));
     all.extend(plan.slices.iter().map(|&(group, us)| {
         let slice_us = u32::try_from(us).unwrap_or(u32::MAX);
