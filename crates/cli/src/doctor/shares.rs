@@ -117,7 +117,7 @@ impl Tried {
             Verdict::Inert | Verdict::Partly => Check::weak(
                 &name,
                 &self.found,
-                "do not count on --weight on this card; whoever overdraws is still stopped for a while",
+                "do not count on --weight on this card: `gpuslice run` sets slices there all the same",
             ),
             Verdict::Unknown => {
                 Check::weak(&name, &self.found, "ask again when nobody uses the card")

@@ -208,7 +208,7 @@ impl Load {
     /// Where several programs are compared: never without work, or the others would get what is left of its slice.
     const OF_MANY: Load = Load {
         kernel_ns: 2_000_000,
-        batch: 16,
+        batch: 8,
         in_flight: 8,
         streams: 2,
         together: true,

@@ -5,6 +5,7 @@ mod commands;
 mod common;
 mod compute;
 mod cuda;
+mod doctor;
 mod run;
 mod sampled;
 mod setup;

@@ -1,4 +1,4 @@
-//! Shares where the driver keeps no timeline: the scheduler asks who is on the card, again and again.
+//! Shares on cards that lack something: without a timeline the scheduler asks who is on the card, again and again.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -19,9 +19,9 @@ struct Slice {
 }
 
 impl Slice {
-    fn start(node: &Node, name: &'static str, weight: &str, program: &[&str]) -> Slice {
+    fn start(node: &Node, name: &'static str, part: [&str; 2], program: &[&str]) -> Slice {
         let words = [&[GPUSLICE, "__tenant", program[0], QUOTA], &program[1..]].concat();
-        let options = ["--memory", "16GiB", "--name", name, "--weight", weight];
+        let options = ["--memory", "16GiB", "--name", name, part[0], part[1]];
         let mut run = command(&node.run(&options, &words));
         run.stdout(Stdio::null()).stderr(Stdio::null());
         Slice {
@@ -96,8 +96,18 @@ fn parts(node: &Node, slices: &[Slice; 2]) -> [f64; 2] {
 fn weights_divide_a_card_without_a_timeline() {
     let node = Node::start("1xH200-no-timeline");
     let slices = [
-        Slice::start(&node, "most", "75", &["spin", "ms=2", "seconds=60"]),
-        Slice::start(&node, "rest", "25", &["spin", "ms=2", "seconds=60"]),
+        Slice::start(
+            &node,
+            "most",
+            ["--weight", "75"],
+            &["spin", "ms=2", "seconds=60"],
+        ),
+        Slice::start(
+            &node,
+            "rest",
+            ["--weight", "25"],
+            &["spin", "ms=2", "seconds=60"],
+        ),
     ];
     let [had, seen] = parts(&node, &slices);
     let (sensor, error_ppm) = sensor(&node);
@@ -118,11 +128,16 @@ fn weights_divide_a_card_without_a_timeline() {
 fn bursts_are_seen_without_a_timeline() {
     let node = Node::start("1xH200-no-timeline");
     let slices = [
-        Slice::start(&node, "steady", "50", &["spin", "ms=2", "seconds=60"]),
+        Slice::start(
+            &node,
+            "steady",
+            ["--weight", "50"],
+            &["spin", "ms=2", "seconds=60"],
+        ),
         Slice::start(
             &node,
             "bursts",
-            "50",
+            ["--weight", "50"],
             &["spin", "ms=2", "seconds=60", "on=40", "off=40"],
         ),
     ];
@@ -130,15 +145,73 @@ fn bursts_are_seen_without_a_timeline() {
     assert!((seen - had).abs() < 6.0, "{seen} for {had}");
 }
 
+/// Hardware's numbers go round: whose channel it is changes with every process, in both slices.
+#[test]
+fn numbers_that_go_round_are_known_without_a_timeline() {
+    let node = Node::start("1xH200-no-timeline");
+    let slices = [
+        Slice::start(
+            &node,
+            "restarter",
+            ["--weight", "50"],
+            &["restarter", "ms=2", "seconds=60", "each=300"],
+        ),
+        Slice::start(
+            &node,
+            "another",
+            ["--weight", "50"],
+            &["restarter", "ms=2", "seconds=60", "each=430"],
+        ),
+    ];
+    let [had, seen] = parts(&node, &slices);
+    assert!((seen - had).abs() < 7.0, "{seen} for {had}");
+}
+
 /// With neither, slices are set and nothing corrects them.
 #[test]
 fn without_any_sensor_slices_still_divide() {
     let node = Node::start("1xH200-no-timeline-no-residency");
     let slices = [
-        Slice::start(&node, "most", "75", &["spin", "ms=2", "seconds=60"]),
-        Slice::start(&node, "rest", "25", &["spin", "ms=2", "seconds=60"]),
+        Slice::start(
+            &node,
+            "most",
+            ["--weight", "75"],
+            &["spin", "ms=2", "seconds=60"],
+        ),
+        Slice::start(
+            &node,
+            "rest",
+            ["--weight", "25"],
+            &["spin", "ms=2", "seconds=60"],
+        ),
     ];
     let [had, _presumed] = parts(&node, &slices);
     assert_eq!(sensor(&node), ("none", 0));
     assert!((had - 75.0).abs() < 3.0, "{had}");
+}
+
+/// Whoever is over his cap is stopped, unless all on the card want to see what slices do alone. One that wants it for itself
+/// gains nothing.
+#[test]
+fn slices_alone_is_for_all_of_a_card_or_for_nobody() {
+    let node = Node::start("1xH200");
+    let program = ["spin", "ms=2", "seconds=60"];
+    let slices = [
+        Slice::start(&node, "capped", ["--cap", "25"], &program),
+        Slice::start(&node, "other", ["--weight", "100"], &program),
+    ];
+    let alone = |slice: &Slice| {
+        slice.with_board(&node, |board| {
+            board.slices_alone.store(1, Ordering::Release);
+        });
+    };
+    wait_until("the slices are there", || {
+        slices.iter().all(|slice| slice.helper(&node) != 0)
+    });
+    alone(&slices[0]);
+    let [had, _seen] = parts(&node, &slices);
+    assert!((22.0..28.0).contains(&had), "{had}");
+    alone(&slices[1]);
+    let [had, _seen] = parts(&node, &slices);
+    assert!(had > 35.0, "{had}");
 }
