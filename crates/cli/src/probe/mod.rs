@@ -208,7 +208,7 @@ impl Load {
     /// Where several programs are compared: never without work, or the others would get what is left of its slice.
     const OF_MANY: Load = Load {
         kernel_ns: 2_000_000,
-        batch: 8,
+        batch: 16,
         in_flight: 8,
         streams: 2,
         together: true,
@@ -281,7 +281,7 @@ fn count(
         .collect::<Result<_, Refused>>()?;
     load.meet()?;
     let start = Instant::now();
-    // So that streams that take turns do not run dry at the same time.
+    // Not counted: so that streams that take turns do not run dry at the same time.
     submit(&streams[0], load.batch / 2)?;
     for (stream, event) in &flying {
         submit(stream, load.batch)?;
