@@ -3,14 +3,13 @@
 mod devices;
 mod kernel;
 mod shares;
+mod slices;
 
 use std::fs;
-use std::path::Path;
 
 use guard::backend::Backend;
 use guard::registry::{Entry, Registry};
 use guard::rmcall::{Gpu, OwnClient};
-use guard::share::board;
 use guard::sys;
 use guard::unknown::Counts;
 use policy::units::Bytes;
@@ -93,7 +92,7 @@ struct Report {
     gpus: Vec<Card>,
     /// Whether the time of each card can be divided by slices; only where that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    shares: Option<Vec<shares::Tried>>,
+    shares: Option<Vec<slices::Tried>>,
     /// Calls that this version does not know and refused, in slices that live or have ended.
     unknown_calls: Vec<UnknownCall>,
 }
@@ -136,6 +135,7 @@ pub fn run(options: &NodeOptions) -> Result<u8, Failure> {
                 Ok(own) => {
                     checks.push(cards(own.gpus()));
                     gpus = own.gpus().to_vec();
+                    checks.push(shares::sensor(own, sys::uids().1 == 0));
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
                     let advice = "use another card, or another release of the driver";
@@ -158,6 +158,9 @@ pub fn run(options: &NodeOptions) -> Result<u8, Failure> {
         None => Registry::of_machine(),
     };
     let folder = registry.as_ref().ok().map(|r| r.folder().to_owned());
+    if let Ok(registry) = &registry {
+        checks.push(shares::scheduler(registry));
+    }
     let asked = registry.and_then(|r| Ok((r.tenants()?, r.unknown_calls()?)));
     let (tenants, unknown) = match asked {
         Ok(answers) => answers,
@@ -178,13 +181,12 @@ pub fn run(options: &NodeOptions) -> Result<u8, Failure> {
     match folder {
         Some(folder) if options.shares && run_works => {
             let socket = node.as_ref().map(sim::Node::socket);
-            let on = |gpu: &Gpu| shares::try_on(gpu, &folder, socket, &tenants);
-            let all: Vec<shares::Tried> = gpus.iter().map(on).collect();
-            checks.extend(all.iter().map(shares::Tried::check));
+            let on = |gpu: &Gpu| slices::try_on(gpu, &folder, socket, &tenants);
+            let all: Vec<slices::Tried> = gpus.iter().map(on).collect();
+            checks.extend(all.iter().map(slices::Tried::check));
             tried = Some(all);
         }
-        Some(folder) => checks.push(not_tried(&folder, options.shares)),
-        None => {}
+        _ => checks.push(slices::not_tried(options.shares)),
     }
     let gpus = gpus.iter().map(|g| granted(g, &tenants)).collect();
     let report = Report {
@@ -202,7 +204,7 @@ pub fn run(options: &NodeOptions) -> Result<u8, Failure> {
     };
     say::print(text.as_bytes())?;
     let shares_hold = match &report.shares {
-        Some(tried) => tried.iter().all(shares::Tried::holds),
+        Some(tried) => tried.iter().all(slices::Tried::holds),
         None => true,
     };
     Ok(u8::from(!(report.run_works && shares_hold)))
@@ -326,24 +328,6 @@ fn isolation(root: bool, found: &[Check]) -> Vec<Check> {
         guard,
         Check::absent("isolation shim, mps, mig", "not in this version"),
     ]
-}
-
-/// What is known of shares of the cards' time without using the cards.
-fn not_tried(folder: &Path, asked: bool) -> Check {
-    const NAME: &str = "compute shares";
-    if asked {
-        return Check::missing(NAME, "not tried: `gpuslice run` does not work", "see above");
-    }
-    let sensor = match board::sensor_in_use(folder) {
-        Some(sensor) => format!("sensor in use: {sensor}; "),
-        None => String::new(),
-    };
-    Check::fine(
-        NAME,
-        &format!(
-            "by weight; {sensor}whether slices hold on these cards says `gpuslice doctor --shares`, which uses each for 5 s"
-        ),
-    )
 }
 
 fn granted(gpu: &Gpu, tenants: &[Entry]) -> Card {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use guard::share::board::{self, Board, SENSORS};
 use simgpu::client::Client;
 
-use crate::common::{GPUSLICE, Node, command, wait_until};
+use crate::common::{GPUSLICE, Node, command, gpuslice, wait_until};
 
 const QUOTA: &str = "17179869184";
 /// The virtual clock decides how much is measured: a busy machine takes longer.
@@ -116,6 +116,17 @@ fn weights_divide_a_card_without_a_timeline() {
     let [had, seen] = parts(&node, &slices);
     let (sensor, error_ppm) = sensor(&node);
     assert_eq!(sensor, "sampled");
+    let told = gpuslice(&["ps", "--json", "--sim", &node.socket]).json();
+    let time = &told[0]["gpus"][0]["time"];
+    assert_eq!(time["sensor"], "sampled", "{told}");
+    let percent = time["standard_error_percent"].as_f64().unwrap();
+    assert!((1.5..6.0).contains(&percent), "{told}");
+    let doctor = gpuslice(&["doctor", "--sim", &node.socket]).ended(0).out;
+    assert!(
+        doctor.contains("sensor sampled (standard error ")
+            && doctor.contains("sampled: GPU 0 does not record who computes"),
+        "{doctor}"
+    );
     // 400 polls a second, fewer where the machine is busy: the standard error of a quarter is 2.2 points.
     assert!((15_000..60_000).contains(&error_ppm), "{error_ppm}");
     // Over four seconds half of that; three standard errors.

@@ -10,6 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use policy::share::Walls;
+
 use super::shared::{self, Shareable, Shared};
 
 /// Channel groups of one tenant: more than a card has channels for (2048, five for each group).
@@ -128,6 +130,8 @@ pub struct Board {
     pub changes: AtomicU32,
     /// Lever calls that the helper has made.
     pub pulls: AtomicU32,
+    /// Rules that a slice of a simulated card goes without, as [`ShareWalls::word`] has them; zero: all stand.
+    pub without: AtomicU32,
     /// What the scheduler says, by card.
     pub cards: [CardState; CARDS],
     /// The groups.
@@ -136,6 +140,40 @@ pub struct Board {
 
 // SAFETY: `repr(C)`, atomics only.
 unsafe impl Shareable for Board {}
+
+/// The scheduler's rules for one tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShareWalls {
+    /// The planner's.
+    pub planner: Walls,
+    /// Each card is divided for itself.
+    pub pool_per_device: bool,
+}
+
+impl ShareWalls {
+    const PACKING: u32 = 1;
+    const DEBT: u32 = 2;
+    const POOL: u32 = 4;
+
+    /// Those that do not stand.
+    pub fn word(&self) -> u32 {
+        let bit = |stands: bool, bit: u32| if stands { 0 } else { bit };
+        bit(self.planner.packing_held, ShareWalls::PACKING)
+            | bit(self.planner.debt_survives_restart, ShareWalls::DEBT)
+            | bit(self.pool_per_device, ShareWalls::POOL)
+    }
+
+    /// The rules by the word on a board.
+    pub fn from_word(word: u32) -> ShareWalls {
+        ShareWalls {
+            planner: Walls {
+                packing_held: word & ShareWalls::PACKING == 0,
+                debt_survives_restart: word & ShareWalls::DEBT == 0,
+            },
+            pool_per_device: word & ShareWalls::POOL == 0,
+        }
+    }
+}
 
 /// What all boards of a node have in common.
 #[repr(C, align(64))]
@@ -150,6 +188,8 @@ pub struct Node {
     pub sensor: AtomicU32,
     /// How many schedulers there have been.
     pub started: AtomicU32,
+    /// Nonzero from a scheduler's start until it has ended by itself.
+    pub working: AtomicU32,
     /// Standard error of what the sensor said of the last second, in millionths of the card; zero: it counts exactly.
     pub error_ppm: AtomicU32,
     /// Whose channel it is, by the card's minor number and hardware's number of the channel: the helper. Zero: nobody's.
@@ -274,17 +314,6 @@ pub fn log_file(folder: &Path) -> io::Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(folder.join("scheduler.log"))
-}
-
-/// Which sensor the node's scheduler uses, where there is one that this user may ask: see [`Node::sensor_text`].
-pub fn sensor_in_use(folder: &Path) -> Option<String> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(folder.join(NODE));
-    let node = map_node(&file.ok()?).ok()?;
-    node.silent_us().map(|_| node.sensor_text())
 }
 
 /// Maps the node's words.

@@ -18,7 +18,7 @@ use policy::share::{
     Config, Credits, GroupId, Kind, Measured, Plan, Planner, Run, State, TenantId, Terms,
 };
 
-use super::board::{self, BOARD, Board, Node, Setting};
+use super::board::{self, BOARD, Board, Node, Setting, ShareWalls};
 use super::sampled::Sampler;
 use super::shared::{self, Shared};
 use super::timeline::Timeline;
@@ -31,6 +31,8 @@ use crate::sys;
 const TICK: Duration = Duration::from_millis(25);
 /// Otherwise it is looked so often whether anything has changed unsaid (a tenant that was killed).
 const IDLE: Duration = Duration::from_millis(250);
+/// Microseconds for which a card is looked at on when there is nothing more to divide: who is left gets long slices again.
+const SETTLES: u64 = 1_000_000;
 /// With nothing to divide for so long the scheduler ends.
 const NOTHING_TO_DO: u64 = 5_000_000;
 /// Who is no tenant: programs without a slice.
@@ -61,6 +63,8 @@ struct Card {
     sensor: Sensor,
     /// Where each group's words are: tenant's file, slot, number.
     places: HashMap<GroupId, (String, usize, u32)>,
+    /// When there was last something to divide on it.
+    divided_us: u64,
 }
 
 enum Sensor {
@@ -84,6 +88,8 @@ struct Scheduler {
     tenants: HashMap<String, Tenant>,
     last_id: u64,
     needed_us: u64,
+    /// The first card's planner divides all: some tenant goes without the wall `pool_per_device`.
+    one_pool: bool,
 }
 
 /// Schedules the node with this registry until there is nothing to divide. Whoever calls holds the lock of the node's
@@ -93,6 +99,13 @@ struct Scheduler {
 /// The driver or the registry cannot be used: nobody is scheduled then, and no new group is made.
 pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
     let node = Arc::new(board::map_node(&board::node_file(folder)?)?);
+    if node.working.swap(1, Ordering::AcqRel) != 0 {
+        let before = node.scheduler.load(Ordering::Acquire);
+        let silent = node.silent_us().unwrap_or(0) / 1000;
+        say(&format!(
+            "scheduler {before} was killed or has failed, and was last at work {silent} ms ago: this one goes on"
+        ));
+    }
     node.scheduler.store(std::process::id(), Ordering::Release);
     node.started.fetch_add(1, Ordering::AcqRel);
     node.beat_us.store(shared::now_us(), Ordering::Release);
@@ -102,6 +115,7 @@ pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
         planner: Planner::new(Config::default()),
         sensor: Sensor::Off,
         places: HashMap::new(),
+        divided_us: 0,
     };
     let mut scheduler = Scheduler {
         folder: folder.to_owned(),
@@ -112,6 +126,7 @@ pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
         tenants: HashMap::new(),
         last_id: 0,
         needed_us: shared::now_us(),
+        one_pool: false,
     };
     scheduler.serve()
 }
@@ -133,6 +148,10 @@ impl Scheduler {
             let mut wait = IDLE;
             for card in 0..self.cards.len() {
                 if self.is_divided(card) {
+                    self.cards[card].divided_us = now;
+                }
+                let settles = self.cards[card].divided_us + SETTLES;
+                if now < settles || self.holds_something(card) {
                     wait = wait.min(self.tick(card)?);
                 }
             }
@@ -154,6 +173,15 @@ impl Scheduler {
             tenants += usize::from(here);
         }
         tenants > 1
+    }
+
+    /// Whether a group of a card waits to be let in. The last other tenant may have gone meanwhile.
+    fn holds_something(&self, card: usize) -> bool {
+        self.tenants.values().any(|tenant| {
+            let slots = &tenant.board.slots;
+            let mut here = tenant.groups.iter().filter(|(_, group)| group.2 == card);
+            here.any(|(&slot, group)| slots[slot].wanted(group.0).is_some_and(|w| !w.attached))
+        })
     }
 
     /// Tenants that came, changed and went.
@@ -191,7 +219,11 @@ impl Scheduler {
                 continue;
             };
             let on = |uuid: &String| self.cards.iter().position(|c| c.gpu.uuid == *uuid);
-            let cards: Vec<usize> = entry.memory.iter().filter_map(|(u, _)| on(u)).collect();
+            let mut cards: Vec<usize> = entry.memory.iter().filter_map(|(u, _)| on(u)).collect();
+            if !walls_of(&board).pool_per_device {
+                cards.fill(0);
+                self.one_pool = true;
+            }
             self.last_id += 1;
             let tenant = Tenant {
                 id: TenantId(self.last_id),
@@ -220,6 +252,7 @@ impl Scheduler {
                 let cap = (terms.1 != 0).then(|| u16::try_from(terms.1).unwrap_or(10_000));
                 let weight = if terms.0 == 0 { WEIGHT } else { terms.0 };
                 planner.admit(tenant.id, Terms { weight, cap });
+                planner.go_without(tenant.id, walls_of(board).planner);
                 if terms.2 != 0 {
                     planner.pause(tenant.id);
                 } else {
@@ -298,8 +331,19 @@ impl Scheduler {
 
     /// Reads who ran on a card, plans, and writes the plan. How long it may wait until the next time.
     fn tick(&mut self, card: usize) -> io::Result<Duration> {
+        let (now_us, mut measured) =
+            self.cards[card].measure(&self.own, &self.node, &self.tenants)?;
+        if self.one_pool {
+            for other in &mut self.cards[1..] {
+                let (_, more) = other.measure(&self.own, &self.node, &self.tenants)?;
+                measured.runs.extend(more.runs);
+                measured.sampled.extend(more.sampled);
+            }
+            let of_each = measured.runs.drain(..);
+            let of_each = of_each.map(|(tenant, run)| (tenant, run.end_us - run.start_us));
+            measured.sampled.extend(of_each);
+        }
         let here = &mut self.cards[card];
-        let (now_us, measured) = here.measure(&self.own, &self.node, &self.tenants)?;
         let plan = here.planner.tick(now_us, &measured);
         let mut to_tell: Vec<&str> = Vec::new();
         for (group, setting) in settings(&plan, slices_alone(&self.tenants, card)) {
@@ -398,6 +442,7 @@ impl Scheduler {
             }
             tell(&tenant.board);
         }
+        self.node.working.store(0, Ordering::Release);
         Ok(true)
     }
 }
@@ -584,6 +629,10 @@ fn state_number(state: State) -> u32 {
         State::Capped => 4,
         State::Paused => 5,
     }
+}
+
+fn walls_of(board: &Board) -> ShareWalls {
+    ShareWalls::from_word(board.without.load(Ordering::Acquire))
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {

@@ -109,7 +109,7 @@ impl Planner {
         let share = self.tenants[place].share_ppm;
         let fits = self.fits(&self.tenants[place], share);
         let tenant = &mut self.tenants[place];
-        if alone {
+        if alone || !tenant.walls.packing_held {
             tenant.turns = super::rotate::Turns::default();
         } else {
             tenant
