@@ -5,7 +5,5 @@ mod commands;
 mod common;
 mod compute;
 mod cuda;
-mod doctor;
 mod run;
-mod sampled;
 mod setup;
