@@ -19,6 +19,7 @@ use policy::share::{
 };
 
 use super::board::{self, BOARD, Board, Node, Setting, ShareWalls};
+use super::sampled::Sampler;
 use super::shared::{self, Shared};
 use super::timeline::Timeline;
 use crate::backend::Backend;
@@ -71,6 +72,8 @@ enum Sensor {
     /// Not asked for yet.
     Off,
     Timeline(Box<Timeline>),
+    /// There is no timeline; the driver is asked again and again who is on the card.
+    Sampled(Sampler),
     /// The driver does not tell who ran: everybody who has contexts is taken to want all that he is entitled to, and
     /// nothing corrects what he gets. Since when, in microseconds of the card's clock.
     None(u64),
@@ -80,7 +83,7 @@ enum Sensor {
 struct Scheduler {
     folder: PathBuf,
     registry: Registry,
-    node: Shared<Node>,
+    node: Arc<Shared<Node>>,
     own: Arc<OwnClient>,
     cards: Vec<Card>,
     tenants: HashMap<String, Tenant>,
@@ -96,7 +99,7 @@ struct Scheduler {
 /// # Errors
 /// The driver or the registry cannot be used: nobody is scheduled then, and no new group is made.
 pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
-    let node = board::map_node(&board::node_file(folder)?)?;
+    let node = Arc::new(board::map_node(&board::node_file(folder)?)?);
     if node.working.swap(1, Ordering::AcqRel) != 0 {
         let before = node.scheduler.load(Ordering::Acquire);
         let silent = node.silent_us().unwrap_or(0) / 1000;
@@ -185,6 +188,8 @@ impl Scheduler {
                 for &card in &tenant.cards {
                     self.cards[card].planner.dismiss(tenant.id);
                     self.cards[card].places.retain(|_, place| place.0 != name);
+                    let minor = self.cards[card].gpu.minor;
+                    self.node.disown_all(minor, tenant.helper);
                 }
             }
         }
@@ -323,15 +328,16 @@ impl Scheduler {
             for other in &mut self.cards[1..] {
                 let (_, more) = other.measure(&self.own, &self.node, &self.tenants)?;
                 measured.runs.extend(more.runs);
+                measured.sampled.extend(more.sampled);
             }
             let of_each = measured.runs.drain(..);
             let of_each = of_each.map(|(tenant, run)| (tenant, run.end_us - run.start_us));
-            measured.sampled = of_each.collect();
+            measured.sampled.extend(of_each);
         }
         let here = &mut self.cards[card];
         let plan = here.planner.tick(now_us, &measured);
         let mut to_tell: Vec<&str> = Vec::new();
-        for (group, setting) in settings(&plan) {
+        for (group, setting) in settings(&plan, slices_alone(&self.tenants, card)) {
             let Some((name, slot, serial)) = here.places.get(&group) else {
                 continue;
             };
@@ -386,11 +392,12 @@ impl Scheduler {
                 said.fallback_us
                     .store(u32::try_from(*us).unwrap_or(u32::MAX), order);
             }
-            let ran: u64 = measured
-                .runs
-                .iter()
+            let runs = measured.runs.iter();
+            let runs = runs.map(|(of, run)| (*of, run.end_us.saturating_sub(run.start_us)));
+            let ran: u64 = runs
+                .chain(measured.sampled.iter().copied())
                 .filter(|(of, _)| *of == tenant.id)
-                .map(|(_, run)| run.end_us.saturating_sub(run.start_us))
+                .map(|(_, us)| us)
                 .sum();
             said.ran_us.fetch_add(ran, Ordering::AcqRel);
         }
@@ -440,34 +447,54 @@ impl Card {
     fn measure(
         &mut self,
         own: &Arc<OwnClient>,
-        node: &Node,
+        node: &Arc<Shared<Node>>,
         tenants: &HashMap<String, Tenant>,
     ) -> io::Result<(u64, Measured)> {
         if let Sensor::Off = self.sensor {
             self.sensor = match Timeline::open(own.clone(), &self.gpu) {
                 Ok(timeline) => Sensor::Timeline(Box::new(timeline)),
-                Err(e) => self.without(own, &e)?,
+                Err(e) => self.without_timeline(own, node, &e)?,
             };
         }
-        let sensor = match self.sensor {
-            Sensor::Timeline(_) => 1,
-            Sensor::Off | Sensor::None(_) => 0,
+        let (sensor, error_ppm) = match &self.sensor {
+            Sensor::Timeline(_) => (1, 0),
+            Sensor::Sampled(sampler) => (2, sampler.error_ppm()),
+            Sensor::Off | Sensor::None(_) => (0, 0),
         };
+        node.error_ppm.store(error_ppm, Ordering::Release);
         node.sensor.store(sensor, Ordering::Release);
+        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
+        // Who is no tenant had the card all the same.
+        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let read = match &mut self.sensor {
             Sensor::Timeline(timeline) => timeline.read(),
+            Sensor::Sampled(sampler) => {
+                let now = own.gpu_time(&self.gpu)? / 1000;
+                match sampler.read(now) {
+                    Ok(seen) => {
+                        let sampled = seen.into_iter().map(|(pid, us)| (of(pid), us)).collect();
+                        let measured = Measured {
+                            sampled,
+                            ..Measured::default()
+                        };
+                        return Ok((now, measured));
+                    }
+                    Err(e) => {
+                        self.sensor = self.without(own, &e)?;
+                        return self.presume(own, tenants);
+                    }
+                }
+            }
             Sensor::Off | Sensor::None(_) => return self.presume(own, tenants),
         };
         let (now, news) = match read {
             Ok(read) => read,
             Err(e) => {
-                self.sensor = self.without(own, &e)?;
-                return self.presume(own, tenants);
+                // The next look is the first of the sensor that is left.
+                self.sensor = self.without_timeline(own, node, &e)?;
+                return Ok((self.now_us(own)?, Measured::default()));
             }
         };
-        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
-        // Who is no tenant had the card all the same.
-        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let runs = news.stretches.iter().map(|stretch| {
             let run = Run {
                 ctx: stretch.context as u16,
@@ -488,6 +515,25 @@ impl Card {
 }
 
 impl Card {
+    /// The sensor where switches are not recorded.
+    fn without_timeline(
+        &self,
+        own: &Arc<OwnClient>,
+        node: &Arc<Shared<Node>>,
+        why: &io::Error,
+    ) -> io::Result<Sensor> {
+        match Sampler::open(own.clone(), &self.gpu, node.clone()) {
+            Ok(sampler) => {
+                say(&format!(
+                    "GPU {}: there is no record of who ran ({why}): the driver is asked again and again",
+                    self.gpu.index
+                ));
+                Ok(Sensor::Sampled(sampler))
+            }
+            Err(e) => self.without(own, &io::Error::other(format!("{why}; {e}"))),
+        }
+    }
+
     fn without(&self, own: &OwnClient, why: &io::Error) -> io::Result<Sensor> {
         say(&format!(
             "GPU {}: the driver does not tell who ran ({why}): slices are set, and nothing corrects them",
@@ -524,14 +570,24 @@ impl Card {
 
 type Change = Box<dyn Fn(Setting) -> Setting>;
 
+/// Whether all tenants of a card want to see what slices do when nobody is stopped.
+fn slices_alone(tenants: &HashMap<String, Tenant>, card: usize) -> bool {
+    let mut here = tenants.values().filter(|t| t.cards.contains(&card));
+    here.all(|t| t.board.slices_alone.load(Ordering::Acquire) != 0)
+}
+
 /// What a plan says of each group, in its order.
-fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
+fn settings(plan: &Plan, slices_alone: bool) -> Vec<(GroupId, Change)> {
     let turned = |groups: &[GroupId], attached: bool| -> Vec<(GroupId, Change)> {
         let turn = move |now: Setting| Setting { attached, ..now };
         let to_change = |&group: &GroupId| (group, Box::new(turn) as Change);
         groups.iter().map(to_change).collect()
     };
-    let mut all = turned(&plan.detach, false);
+    let mut all = if slices_alone {
+        Vec::new()
+    } else {
+        turned(&plan.detach, false)
+    };
     all.extend(turned(&plan.attach, true));
     all.extend(plan.slices.iter().map(|&(group, us)| {
         let slice_us = u32::try_from(us).unwrap_or(u32::MAX);
