@@ -110,6 +110,9 @@ pub struct DemoOptions {
     /// Take one wall away, to see what it is for: the check of that name must then fail
     #[arg(long, value_name = "WALL")]
     pub without: Option<String>,
+    /// Look at this wall only; repeat for several [default: all]
+    #[arg(long, value_name = "WALL")]
+    pub only: Vec<String>,
 }
 
 #[derive(Debug, Args)]
