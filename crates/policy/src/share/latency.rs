@@ -2,9 +2,9 @@
 //!
 //! When such a tenant has work can't be foreseen, and is seen only a tick later. So its neighbours' slices are bounded in
 //! advance, as long as it ran within the horizon. And as the device takes turns over all that are attached, one
-//! neighbour's context is attached at a time: the tenant waits for one bounded slice and two switches, however many
-//! neighbours it has. The others have the device in turns of several milliseconds, by credit, so that they don't pay a
-//! switch for each bounded slice.
+//! neighbour's context is attached at a time (two where the one pauses and would leave the device idle): the tenant waits
+//! for one bounded slice and two switches, however many neighbours it has. They have the device in turns of several
+//! milliseconds, by credit, so that they don't pay a switch for each bounded slice.
 //!
 //! It is a privilege that is paid with what it is entitled to: who overdraws has it no more, until it has recovered.
 
@@ -14,8 +14,10 @@ use super::{Config, TenantId};
 
 /// A neighbour's turn lasts so long at least: a change of turns takes the lever 1 ms.
 const LEAST_TURN_US: u64 = 10_000;
-/// A neighbour that has its turn and leaves the device alone for so long loses it to one that waits.
-const UNUSED_US: u64 = 5_000;
+/// A neighbour that has its turn and leaves the device alone for so long pauses.
+const UNUSED_US: u64 = 1_000;
+/// One that paused within so many cycles is taken to do so again.
+const PAUSES_CYCLES: u64 = 8;
 /// Who lost the privilege does not have it again before so long.
 const LOST_US: u64 = 1_000_000;
 
@@ -30,15 +32,25 @@ pub(super) struct Stand {
     pub(super) born_us: Option<u64>,
     /// Since when it has had no privilege.
     lost_us: Option<u64>,
-    /// When its last turn began.
+    /// When it last had its turn.
     turn_us: u64,
+    /// When it was last seen to leave its turn unused.
+    paused_us: Option<u64>,
 }
 
 /// A neighbour's turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     whose: TenantId,
-    since_us: u64,
+    /// Who runs beside it, if it pauses.
+    partner: Option<TenantId>,
+    ends_us: u64,
+}
+
+impl Turn {
+    fn is_of(&self, tenant: TenantId) -> bool {
+        self.whose == tenant || self.partner == Some(tenant)
+    }
 }
 
 impl Tenant {
@@ -53,6 +65,20 @@ impl Tenant {
             }
             _ => {}
         }
+    }
+
+    fn look_whether_it_pauses(&mut self, now_us: u64) {
+        let since_us = self.last_ran_us.unwrap_or(0).max(self.changed_us);
+        let unused = now_us.saturating_sub(since_us) >= UNUSED_US;
+        if unused && !self.held && !self.waits() && !self.sampled {
+            self.latency.paused_us = Some(now_us);
+        }
+    }
+
+    fn pauses(&self, now_us: u64, config: &Config) -> bool {
+        let recent_us = PAUSES_CYCLES * config.cycle_us;
+        let paused = self.latency.paused_us;
+        paused.is_some_and(|paused| now_us.saturating_sub(paused) < recent_us)
     }
 
     /// Whether it may have work at any moment: it ran within the horizon, or is about to run for the first time.
@@ -104,10 +130,9 @@ impl Planner {
         };
         let rivals: Vec<usize> = wanting.iter().copied().filter(may_run).collect();
         let turn = self.next_turn(now_us, &rivals);
-        let holder = turn.and_then(|turn| self.place(turn.whose).ok());
         for place in 0..self.tenants.len() {
-            let held = holder.is_some_and(|holder| holder != place) && rivals.contains(&place);
             let tenant = &mut self.tenants[place];
+            let held = turn.is_some_and(|turn| !turn.is_of(tenant.id)) && rivals.contains(&place);
             if tenant.held != held {
                 tenant.held = held;
                 tenant.changed_us = now_us;
@@ -118,60 +143,51 @@ impl Planner {
             }
         }
         self.turn = turn;
-        let (turn, holder) = (turn?, &self.tenants[holder?]);
-        Some(if holder.waits() || holder.sampled {
-            turn.since_us.saturating_add(self.turn_of(holder))
-        } else {
-            now_us.saturating_add(UNUSED_US)
-        })
+        turn.map(|turn| turn.ends_us)
     }
 
-    /// How long a neighbour's turn lasts.
-    fn turn_of(&self, tenant: &Tenant) -> u64 {
-        let part = self.config.cycle_us * tenant.share_ppm / PPM;
-        part.max(LEAST_TURN_US)
-    }
-
-    /// Whose turn it is among these: who had it as long as it lasts, then who is owed most, or has waited longest.
+    /// Whose turn it is among these: who had it as long as it lasts, then who is owed most, or has waited longest. If that
+    /// one pauses, another one may run beside it, so that the device is not left idle.
     fn next_turn(&mut self, now_us: u64, rivals: &[usize]) -> Option<Turn> {
+        for place in rivals {
+            self.tenants[*place].look_whether_it_pauses(now_us);
+        }
         if rivals.len() < 2 {
             return None;
         }
-        if let Some(turn) = self.turn
-            && let Ok(place) = self.place(turn.whose)
-            && rivals.contains(&place)
-        {
-            let holder = &self.tenants[place];
-            let used_us = holder.last_ran_us.unwrap_or(0).max(turn.since_us);
-            let unused = !holder.waits()
-                && !holder.sampled
-                && now_us.saturating_sub(used_us) >= UNUSED_US
-                && rivals
-                    .iter()
-                    .any(|other| *other != place && self.tenants[*other].waits());
-            let lasts = now_us.saturating_sub(turn.since_us) < self.turn_of(holder);
-            if lasts && !unused {
-                return Some(turn);
-            }
-            if unused {
-                let others: Vec<usize> = rivals.iter().copied().filter(|p| *p != place).collect();
-                return Some(self.begin_turn(now_us, &others));
-            }
+        let among = |id: TenantId| self.place(id).ok().filter(|place| rivals.contains(place));
+        let goes_on = self
+            .turn
+            .filter(|turn| turn.ends_us > now_us)
+            .and_then(|turn| Some((among(turn.whose)?, turn)));
+        let (holder, before) = match goes_on {
+            Some((holder, turn)) => (holder, Some(turn)),
+            None => (self.most_owed(rivals, None)?, None),
+        };
+        let partner = before.and_then(|turn| among(turn.partner?));
+        let partner = if self.tenants[holder].pauses(now_us, &self.config) {
+            partner.or_else(|| self.most_owed(rivals, Some(holder)))
+        } else {
+            None
+        };
+        for place in [Some(holder), partner].into_iter().flatten() {
+            self.tenants[place].latency.turn_us = now_us;
         }
-        Some(self.begin_turn(now_us, rivals))
+        let part = self.config.cycle_us * self.tenants[holder].share_ppm / PPM;
+        let ends_us = now_us.saturating_add(part.max(LEAST_TURN_US));
+        Some(Turn {
+            whose: self.tenants[holder].id,
+            partner: partner.map(|place| self.tenants[place].id),
+            ends_us: before.map_or(ends_us, |turn| turn.ends_us),
+        })
     }
 
-    fn begin_turn(&mut self, now_us: u64, among: &[usize]) -> Turn {
+    fn most_owed(&self, among: &[usize], but: Option<usize>) -> Option<usize> {
         let owed = |place: &usize| {
             let tenant = &self.tenants[*place];
             (tenant.credit_us, std::cmp::Reverse(tenant.latency.turn_us))
         };
-        let next = among.iter().copied().max_by_key(owed).unwrap_or(0);
-        let tenant = &mut self.tenants[next];
-        tenant.latency.turn_us = now_us;
-        Turn {
-            whose: tenant.id,
-            since_us: now_us,
-        }
+        let others = among.iter().copied().filter(|place| Some(*place) != but);
+        others.max_by_key(owed)
     }
 }

@@ -96,7 +96,7 @@ pub struct World {
     pub used: BTreeMap<GroupId, u64>,
     /// From when it came until it was done, of each burst of each tenant.
     pub took: Vec<Vec<u64>>,
-    /// Pauses are longer by up to so much, never twice the same.
+    /// The first tenant's pauses are longer by up to so much, never twice the same.
     pub jitter: u64,
     groups: Vec<Group>,
     next_id: u64,
@@ -473,7 +473,8 @@ impl World {
             if group.left == 0 {
                 let took = &mut self.took[group.tenant];
                 took.push(to - group.ready);
-                let later = took.len() as u64 * 7_919 % (self.jitter + 1);
+                let jitter = if group.tenant == 0 { self.jitter } else { 0 };
+                let later = took.len() as u64 * 7_919 % (jitter + 1);
                 group.left = group.work.burst;
                 group.ready = to.saturating_add(group.work.pause + later);
             } else if group.work.burst == u64::MAX {
