@@ -1,11 +1,11 @@
 //! Tenants that are to be served soon: for how long they wait at most, and what that costs the others.
 
-use policy::share::{Config, GroupId, Kind, Measured, Terms};
+use policy::share::{Config, GroupId, Kind, Measured, Planner, Terms};
 use proptest::prelude::*;
 
 use crate::cheats::{cheat, play};
 use crate::runlist::{ALWAYS, NEVER, Work, World, tenant};
-use crate::told::{MS, SECOND, pair, run, runs};
+use crate::told::{MS, SECOND, credit, pair, run, runs};
 
 /// A short kernel each 5 ms.
 const SOON: Work = Work {
@@ -335,7 +335,7 @@ fn when_it_is_gone_everyone_is_attached() {
 }
 
 /// A planner of a latency tenant that ran and a hog that waits.
-fn hurried(latency: u32) -> policy::share::Planner {
+fn hurried(latency: u32) -> Planner {
     let mut planner = pair([100, 100]);
     let terms = Terms {
         weight: 100,
@@ -409,42 +409,39 @@ fn a_bound_out_of_bounds_is_taken_as_the_nearest() {
 #[test]
 fn who_overdraws_by_more_than_its_swing_is_as_any_other_until_it_has_recovered() {
     let mut planner = hurried(BOUND);
-    let served = |planner: &policy::share::Planner| planner.standings()[0].served_soon;
-    assert!(served(&planner));
-    // The swing of a half is 10 ms; a floor's slice is beside it.
-    planner.charge(tenant(0), 15 * MS);
     let mut at = 25 * MS;
-    let mut hog_alone = |planner: &mut policy::share::Planner, first: bool| {
-        let hog = runs(vec![
-            run(0, 0, at + 20, at + 150),
-            run(1, 0, at + 230, at + 5 * MS),
-        ]);
+    let mut go_on = |planner: &mut Planner| {
+        let short = run(0, 0, at + 20, at + 150);
+        let hog = run(1, 0, at + 230, at + 5 * MS);
         at += 5 * MS;
-        let plan = planner.tick(at, &hog);
-        assert!(
-            !first
-                || plan
-                    .slices
-                    .iter()
-                    .any(|(id, us)| *id == GroupId(1) && *us > 5 * MS)
-        );
-        at
+        (at, planner.tick(at, &runs(vec![short, hog])))
     };
-    hog_alone(&mut planner, true);
-    assert!(!served(&planner));
-    let mut recovered = None;
-    let mut back = None;
+    let served = |planner: &Planner| planner.standings()[0].served_soon;
+    // The swing of a half is 10 ms, and the least slice is borne beside it. While others run, half of that time is paid back.
+    let owes = |planner: &mut Planner, us: i64| {
+        let more = credit(planner, 0) + us + 2_500;
+        planner.charge(tenant(0), more.try_into().expect("it owes less"));
+    };
+    owes(&mut planner, 9 * MS as i64);
+    go_on(&mut planner);
+    assert!(served(&planner), "{}", credit(&planner, 0));
+    owes(&mut planner, 13 * MS as i64);
+    let (lost, plan) = go_on(&mut planner);
+    assert!(!served(&planner), "{}", credit(&planner, 0));
+    let long = |(id, us): &(GroupId, u64)| *id == GroupId(1) && *us > 5 * MS;
+    assert!(plan.slices.iter().any(long), "{plan:?}");
+    let (mut recovered, mut back) = (None, None);
     while back.is_none() {
-        let now = hog_alone(&mut planner, false);
+        let (now, _) = go_on(&mut planner);
         assert!(now < 5 * SECOND);
-        if planner.standings()[0].credit_us >= 0 {
-            recovered = recovered.or(Some(now));
+        if credit(&planner, 0) >= 0 {
+            recovered = recovered.or(Some(now - lost));
         }
-        back = served(&planner).then_some(now);
+        back = served(&planner).then_some(now - lost);
     }
-    assert!(recovered.is_some_and(|at| at < 500 * MS), "{recovered:?}");
+    assert!(recovered.is_some_and(|us| us < 500 * MS), "{recovered:?}");
     // Not at once, so that slices don't go up and down.
-    assert!(back.is_some_and(|at| at >= SECOND), "{back:?}");
+    assert!(back.is_some_and(|us| us >= SECOND), "{back:?}");
 }
 
 #[test]
