@@ -114,6 +114,8 @@ pub struct Board {
     pub cap: AtomicU32,
     /// Nonzero: paused.
     pub paused: AtomicU32,
+    /// Microseconds that its neighbours run at a time while it is awake; zero: as long as their part is.
+    pub latency: AtomicU32,
     /// How many slots have ever been used.
     pub used: AtomicU32,
     /// Counts what the scheduler has written: the helper sleeps on it.

@@ -38,7 +38,7 @@ impl Context {
         Ok((self.number(key, 1.0)? as usize).max(1))
     }
 
-    fn milliseconds(&self, key: &str, otherwise: f64) -> Result<Duration, String> {
+    pub(super) fn milliseconds(&self, key: &str, otherwise: f64) -> Result<Duration, String> {
         Ok(Duration::from_secs_f64(
             self.number(key, otherwise)? / 1000.0,
         ))
@@ -48,7 +48,7 @@ impl Context {
         Ok(self.milliseconds("ms", KERNEL_MS)?.as_nanos() as u64)
     }
 
-    fn seconds(&self) -> Result<Duration, String> {
+    pub(super) fn seconds(&self) -> Result<Duration, String> {
         Ok(Duration::from_secs_f64(self.number("seconds", 5.0)?))
     }
 }
@@ -234,15 +234,15 @@ pub(super) fn rotate(context: &Context) -> Outcome {
 }
 
 /// A client with one channel, by raw calls.
-struct Raw {
-    client: Client,
+pub(super) struct Raw {
+    pub(super) client: Client,
     device: Device,
     _uvm: Uvm,
-    channel: Channel,
+    pub(super) channel: Channel,
 }
 
 impl Raw {
-    fn open(
+    pub(super) fn open(
         context: &Context,
         make: impl FnOnce(&Client, &Device, u32) -> Answer<Channel>,
     ) -> Answer<Raw> {
