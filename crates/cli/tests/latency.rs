@@ -10,6 +10,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{GPUSLICE, Node, command, gpuslice, wait_until};
@@ -48,8 +49,10 @@ impl Drop for Hog {
     }
 }
 
-/// The tenant with these options beside so many hogs.
+/// The tenant with these options beside so many hogs. One node at a time: they want the machine for themselves.
 fn beside(hogs: usize, options: &[&str]) -> Measured {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let node = Node::start("1xH200");
     let mut usage = Client::connect(node.socket.as_ref()).expect("the node");
     let mut ran = || {

@@ -16,8 +16,6 @@ use super::{Config, TenantId};
 const LEAST_TURN_US: u64 = 10_000;
 /// A neighbour that has its turn and leaves the device alone for so long pauses.
 const UNUSED_US: u64 = 1_000;
-/// By then a neighbour that has its turn is attached, however slow the lever is.
-const ATTACHED_US: u64 = 5_000;
 /// One that paused within so many cycles is taken to do so again.
 const PAUSES_CYCLES: u64 = 8;
 /// Who lost the privilege does not have it again before so long.
@@ -70,10 +68,9 @@ impl Tenant {
     }
 
     fn look_whether_it_pauses(&mut self, now_us: u64) {
-        let ran_us = self.last_ran_us.unwrap_or(0);
-        // It may not have been attached yet: that takes the lever a while.
-        let since_us = ran_us.max(self.changed_us + ATTACHED_US);
-        let unused = now_us.saturating_sub(since_us) >= UNUSED_US;
+        // Before it has run in its turn it may not be attached yet: that takes the lever a while.
+        let ran_us = self.last_ran_us.filter(|ran| *ran > self.changed_us);
+        let unused = ran_us.is_some_and(|ran| now_us.saturating_sub(ran) >= UNUSED_US);
         if unused && !self.held && !self.waits() && !self.sampled {
             self.latency.paused_us = Some(now_us);
         }
