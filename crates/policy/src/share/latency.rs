@@ -137,10 +137,6 @@ impl Planner {
             if tenant.held != held {
                 tenant.held = held;
                 tenant.changed_us = now_us;
-                if !held {
-                    // With its turn comes that of the next among its own groups.
-                    tenant.turns.since_us = 0;
-                }
             }
         }
         self.turn = turn;

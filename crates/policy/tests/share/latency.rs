@@ -106,6 +106,35 @@ fn its_neighbours_divide_the_rest_by_weight() {
         );
         assert!(world.took(0, 99) <= SOON.burst + wait(1, BOUND.into()));
     }
+    let weights = [80, 40, 20, 20, 10];
+    let mut world = beside(&weights.map(|weight| (weight, ALWAYS)), Some(BOUND));
+    world.run(20 * SECOND);
+    let all: u64 = world.had[1..].iter().map(|had| had.charged).sum();
+    for (had, weight) in world.had[1..].iter().zip(weights) {
+        let (part, wanted) = (percent(had.charged, all), percent(weight.into(), 170));
+        assert!(
+            (part - wanted).abs() < 1.0,
+            "{part} and not {wanted} of {weights:?}"
+        );
+    }
+}
+
+/// Who is detached for its cap has no turn: the device would be left idle.
+#[test]
+fn a_capped_neighbour_has_no_turn() {
+    let mut world = beside(&[(100, ALWAYS); 2], Some(BOUND));
+    let capped = Terms {
+        weight: 100,
+        cap: Some(1_000),
+        latency: None,
+    };
+    world.planner.admit(tenant(2), capped);
+    world.run(SECOND);
+    world.measure();
+    world.run(20 * SECOND);
+    assert!(percent(world.had[2].charged, 20 * SECOND) < 11.0);
+    let hogs = percent(world.had[1].useful + world.had[2].useful, 20 * SECOND);
+    assert!(hogs >= 85.0, "{hogs}");
 }
 
 #[test]
@@ -125,6 +154,29 @@ fn many_contexts_of_one_neighbour_are_one_at_a_time() {
             assert!(one.abs_diff(mean) < mean / 5, "{used:?}");
         }
     }
+    // Also when it comes too seldom to count among those who want to run.
+    let mut world = World::with(&[100, 100], Config::default(), TICK);
+    world.hurry(0, Some(BOUND));
+    world.jitter = 2 * MS;
+    let pause = 400 * MS;
+    world.fork(0, Work { burst: 130, pause });
+    (0..4).for_each(|_| {
+        world.fork(1, ALWAYS);
+    });
+    world.run(SECOND);
+    world.measure();
+    world.run(20 * SECOND);
+    let longest = world.took(0, 100) - SOON.burst;
+    assert!(longest <= wait(1, BOUND.into()), "{longest}");
+    // A tenant's own turns go on with those of its neighbours: none of the contexts is always left out.
+    let mut world = beside(&[(10, ALWAYS); 16], Some(BOUND));
+    let all: Vec<GroupId> = (0..16).map(|nth| world.fork(1 + nth, ALWAYS)).collect();
+    world.run(2 * SECOND);
+    world.used.clear();
+    world.run(20 * SECOND);
+    let used = all.iter().map(|id| world.used.get(id).copied());
+    let used: Vec<u64> = used.map(Option::unwrap_or_default).collect();
+    assert!(used.iter().all(|us| *us > 20 * SECOND / 64), "{used:?}");
     // Of two such tenants, each context has its turn as well.
     let mut world = beside(&[(100, ALWAYS); 2], Some(BOUND));
     let all: Vec<GroupId> = (0..6).map(|nth| world.fork(1 + nth % 2, ALWAYS)).collect();
