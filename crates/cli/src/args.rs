@@ -198,6 +198,9 @@ pub struct ProbeOptions {
     /// Run short kernels for this long and count them
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub seconds: Option<f64>,
+    /// With --seconds: say `ready` and begin when a line comes, with more work queued
+    #[arg(long, requires = "seconds", hide = true)]
+    pub together: bool,
     /// With --seconds: count replays of a graph of kernels too
     #[arg(long, requires = "seconds")]
     pub graph: bool,
@@ -208,6 +211,9 @@ pub struct ProbeOptions {
 
 #[derive(Debug, Args)]
 pub struct NodeOptions {
+    /// Try whether the cards' time can be divided by slices: two kernels run at 3 : 1 on each card, for about 5 seconds
+    #[arg(long)]
+    pub shares: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use policy::units::Bytes;
@@ -228,7 +229,13 @@ impl Helper {
             limits,
         )?;
         tenant.budget = budget;
-        tenant.levers = Some(Levers::new(shares, node));
+        shares.helper.store(std::process::id(), Ordering::Release);
+        if config.walls.share_3_to_1 {
+            shares
+                .without
+                .store(config.walls.shares().word(), Ordering::Release);
+            tenant.levers = Some(Levers::new(shares, node));
+        }
         if let Some(trace) = &trace {
             let gpus: Vec<&Gpu> = tenant.devices.iter().map(|d| &d.gpu).collect();
             trace.begin(&gpus);

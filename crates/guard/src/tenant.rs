@@ -23,6 +23,7 @@ use crate::caller::Callers;
 use crate::files::{Files, Numbers};
 use crate::limits::Refusals;
 use crate::rmcall::{self, Gpu, OwnClient};
+use crate::share::board::ShareWalls;
 use crate::share::levers::Levers;
 use crate::spaces::Spaces;
 use crate::sys::{self, Tid};
@@ -61,6 +62,16 @@ pub struct Walls {
     pub static_binary_limited: bool,
     /// A signal does not make a call run twice.
     pub signals_no_double_charge: bool,
+    /// The card's time is divided by weight.
+    pub share_3_to_1: bool,
+    /// A tenant's part does not grow with its processes and contexts.
+    pub packing_held: bool,
+    /// What a tenant owes outlives its processes.
+    pub debt_survives_restart: bool,
+    /// Each card is divided for itself.
+    pub pool_per_device: bool,
+    /// A channel group has its slice when its tenant learns of it.
+    pub birth_window: bool,
 }
 
 impl Default for Walls {
@@ -79,6 +90,11 @@ impl Default for Walls {
             env_unset_still_limited: true,
             static_binary_limited: true,
             signals_no_double_charge: true,
+            share_3_to_1: true,
+            packing_held: true,
+            debt_survives_restart: true,
+            pool_per_device: true,
+            birth_window: true,
         }
     }
 }
@@ -97,6 +113,17 @@ impl Walls {
         match serde_json::to_value(Walls::default()) {
             Ok(serde_json::Value::Object(map)) => map.keys().cloned().collect(),
             _ => Vec::new(),
+        }
+    }
+
+    /// Those of the node's scheduler.
+    pub fn shares(&self) -> ShareWalls {
+        ShareWalls {
+            planner: policy::share::Walls {
+                packing_held: self.packing_held,
+                debt_survives_restart: self.debt_survives_restart,
+            },
+            pool_per_device: self.pool_per_device,
         }
     }
 

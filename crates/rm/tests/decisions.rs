@@ -170,6 +170,7 @@ fn levers_and_device_wide_calls_are_out_of_reach() {
         for cmd in [
             0x2080_110b,
             0x2080_111a,
+            0x2080_121c,
             0x2080_1238,
             0x90cd_0101,
             0x90cd_0104,

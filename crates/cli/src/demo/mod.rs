@@ -4,6 +4,7 @@
 //! made, so what is shown is the guard at work, against programs that make the driver's calls themselves.
 
 mod checks;
+mod shares;
 mod show;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use testkit::raw;
 use crate::args::DemoOptions;
 use crate::{Failure, embed, say, sim};
 use checks::{CHECKS, Check};
+use shares::SHARES;
 
 /// The node of the demo.
 const NODE: &str = "2xH200";
@@ -31,6 +33,8 @@ const MALLORY: u64 = 10 * GIB;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Programs at once. Most of the time goes into starting them, one after another, on whatever processors there are.
 const AT_ONCE: usize = 3;
+/// Nodes at once on which a card's time is divided: there each program waits most of the time.
+const NODES_AT_ONCE: usize = 5;
 
 /// One tenant, as the demo reports it.
 #[derive(Debug, Serialize)]
@@ -113,6 +117,47 @@ pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
     Ok(u8::from(!outcome.all_well()))
 }
 
+/// A slice and the program in it.
+struct Slice<'a> {
+    name: &'a str,
+    /// Bytes on each card.
+    quota: u64,
+    gpus: &'a [&'a str],
+    weight: Option<u32>,
+    without: Option<&'a str>,
+    program: &'a [&'a str],
+}
+
+/// `gpuslice run` of a tenant's program on a node.
+fn slice_on(node: &sim::Node, slice: &Slice<'_>) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("run").arg("--sim").arg(node.socket());
+    command.args(["--name", slice.name, "--memory", &slice.quota.to_string()]);
+    for gpu in slice.gpus {
+        command.args(["--gpu", gpu]);
+    }
+    if let Some(weight) = slice.weight {
+        command.args(["--weight", &weight.to_string()]);
+    }
+    if let Some(wall) = slice.without {
+        command.args(["--without", wall]);
+    }
+    let (program, words) = slice
+        .program
+        .split_first()
+        .map_or(("", [].as_slice()), |(p, w)| (*p, w));
+    command
+        .args([
+            "--",
+            "/proc/self/exe",
+            "__tenant",
+            program,
+            &slice.quota.to_string(),
+        ])
+        .args(words);
+    command
+}
+
 impl Outcome {
     fn all_well(&self) -> bool {
         self.checks.iter().all(|check| check.held)
@@ -169,28 +214,15 @@ impl Stage {
         without: Option<&str>,
         program: &[&str],
     ) -> Command {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("run").arg("--sim").arg(self.node.socket());
-        command.args(["--name", name, "--memory", &quota.to_string()]);
-        for gpu in gpus {
-            command.args(["--gpu", gpu]);
-        }
-        if let Some(wall) = without {
-            command.args(["--without", wall]);
-        }
-        let (program, words) = program
-            .split_first()
-            .map_or(("", [].as_slice()), |(p, w)| (*p, w));
-        command
-            .args([
-                "--",
-                "/proc/self/exe",
-                "__tenant",
-                program,
-                &quota.to_string(),
-            ])
-            .args(words);
-        command
+        let slice = Slice {
+            name,
+            quota,
+            gpus,
+            weight: None,
+            without,
+            program,
+        };
+        slice_on(&self.node, &slice)
     }
 
     fn bob(&self) -> MutexGuard<'_, Option<Neighbour>> {
@@ -248,36 +280,12 @@ impl Stage {
 
     /// All of Mallory's attempts, in the order of the table.
     fn attempts(&self) -> Vec<Finding> {
-        let waiting: Mutex<VecDeque<(usize, &Check)>> =
-            Mutex::new(CHECKS.iter().enumerate().collect());
-        let found: Mutex<Vec<(usize, Finding)>> = Mutex::default();
-        let next = || {
-            waiting
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop_front()
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..AT_ONCE {
-                scope.spawn(|| {
-                    while let Some((at, check)) = next() {
-                        let finding = self.attempt(check);
-                        say::note(format_args!(
-                            "gpuslice demo: {} {}",
-                            if finding.held { "held:" } else { "FELL:" },
-                            check.wall
-                        ));
-                        found
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .push((at, finding));
-                    }
-                });
-            }
-        });
-        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        found.sort_by_key(|&(at, _)| at);
-        found.into_iter().map(|(_, finding)| finding).collect()
+        let mut found = side_by_side(CHECKS, AT_ONCE, |check| self.attempt(check));
+        let without = self.without.as_deref();
+        found.extend(side_by_side(SHARES, NODES_AT_ONCE, |shares| {
+            shares.attempt(without)
+        }));
+        found
     }
 
     fn attempt(&self, check: &Check) -> Finding {
@@ -320,6 +328,43 @@ impl Stage {
             note,
         }
     }
+}
+
+/// Tries walls, so many at once. What was found is in their order.
+fn side_by_side<C: Sync>(
+    checks: &[C],
+    at_once: usize,
+    attempt: impl Fn(&C) -> Finding + Sync,
+) -> Vec<Finding> {
+    let waiting: Mutex<VecDeque<(usize, &C)>> = Mutex::new(checks.iter().enumerate().collect());
+    let found: Mutex<Vec<(usize, Finding)>> = Mutex::default();
+    let next = || {
+        waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some((at, check)) = next() {
+                    let finding = attempt(check);
+                    say::note(format_args!(
+                        "gpuslice demo: {} {}",
+                        if finding.held { "held:" } else { "FELL:" },
+                        finding.name
+                    ));
+                    found
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((at, finding));
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_by_key(|&(at, _)| at);
+    found.into_iter().map(|(_, finding)| finding).collect()
 }
 
 fn alice_said(finding: Result<Finding, String>) -> Tenant {

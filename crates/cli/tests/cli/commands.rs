@@ -61,6 +61,9 @@ fn doctor_says_whether_run_works_and_what_is_granted() {
     assert_eq!(state("driver"), "fine");
     assert_eq!(state("kernel: seccomp notification"), "fine");
     assert_eq!(state("isolation shim, mps, mig"), "absent");
+    let seen = if common::is_root() { "fine" } else { "weak" };
+    assert_eq!(state("sensor of time (weight, cap)"), seen);
+    assert_eq!(state("scheduler of time"), "fine");
     assert_eq!(report["gpus"][0]["granted_bytes"], 0);
     assert_eq!(report["gpus"][1]["granted_bytes"], 10 * common::GIB);
     assert_eq!(report["gpus"][1]["slices"][0], "ten");
@@ -100,6 +103,9 @@ fn ps_lists_live_slices() {
         table.lines().nth(1).unwrap().starts_with("three "),
         "{table}"
     );
+    // It is alone: nobody divides the card's time.
+    assert_eq!(listed[0]["weight"], 100);
+    assert_eq!(listed[0]["gpus"][0]["time"], serde_json::Value::Null);
     gpuslice(&["ps", "--sim", "1xH200"]).refused(&["--sim 1xH200", "socket"]);
 }
 

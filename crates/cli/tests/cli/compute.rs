@@ -45,7 +45,6 @@ fn programs_that_want_the_engine_get_work_done_in_a_slice() {
         (&["spin", "seconds=0.4", "on=20", "off=20"], 1),
         (&["rotate", "seconds=0.4", "contexts=3", "each=10"], 1),
         (&["wfi", "seconds=0.2", "ms=20"], 1),
-        (&["device_channel", "seconds=0.2"], 1),
         (&["restarter", "seconds=3", "each=1500"], 2),
     ] {
         let (worked, finding) = told(&in_slice(&node, &[], program));

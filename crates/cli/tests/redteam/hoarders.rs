@@ -83,23 +83,10 @@ fn threat_28_the_smallest_slice_holds_three_contexts() {
     hoard_in(512 << 20, "contexts", 3, 3, "channel groups asked for");
 }
 
-// A channel below a device has a group of its own (`Worker::need_of`).
-#[test]
-fn threat_28_channels_without_a_group_count_as_groups() {
-    let groups = u64::from(groups_for(channels() as u32));
-    hoard("bare_channels", groups, groups, "channel groups asked for");
-}
-
 // `Worker::alloc_os_event`: every event is some client's.
 #[test]
 fn redteam_no_event_is_registered_for_nobody() {
     assert_held(&Stage::new().play(&["events_of_nobody"]));
-}
-
-// `Worker::engine_of`: a channel with a group of its own is measured by itself.
-#[test]
-fn redteam_a_channel_without_a_group_is_charged_for_one() {
-    assert_held(&Stage::new().play(&["bare_channels"]));
 }
 
 #[test]

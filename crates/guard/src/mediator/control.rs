@@ -117,6 +117,7 @@ impl Worker<'_> {
             | ctrl::NV0000_OS_UNIX_EXPORT_OBJECTS_TO_FD => self.export(call, cmd, file),
             ctrl::NV0000_OS_UNIX_IMPORT_OBJECT_FROM_FD
             | ctrl::NV0000_OS_UNIX_IMPORT_OBJECTS_FROM_FD => self.import(call, cmd, file),
+            ctrl::NVA06C_GPFIFO_SCHEDULE | ctrl::NVA06F_GPFIFO_SCHEDULE => self.schedule(call, cmd),
             _ => Ok(self.execute(call)?),
         }
     }
@@ -196,6 +197,26 @@ impl Worker<'_> {
         let gpu_id = (self.params.len() >= 4).then(|| self.params.u32(0));
         let devices = &self.tenant.devices;
         gpu_id.is_some_and(|id| devices.iter().any(|d| d.gpu.gpu_id == id))
+    }
+
+    /// A group or a channel goes on its runlist. While its group is detached it does so when it is attached: nobody lets
+    /// himself in.
+    fn schedule(&mut self, call: &Call, cmd: u32) -> Result<i32, Stop> {
+        let client = ClientHandle(self.arg.u32(l::H_CLIENT));
+        let object = ObjectHandle(self.arg.u32(l::H_OBJECT));
+        let _order = self.tenant.in_order(client.0);
+        let group = match cmd {
+            ctrl::NVA06C_GPFIFO_SCHEDULE => Some(object),
+            _ => self.tenant.ledger().parent_of(client, object),
+        };
+        if let (Some(levers), Some(group)) = (&self.tenant.levers, group) {
+            let params = &self.params.bytes[..self.params.len()];
+            let enables = params.first().is_some_and(|&enable| enable != 0);
+            if enables && levers.postpones(self.tenant, (client, group), object, cmd, params) {
+                return self.refuse(Status::OK);
+            }
+        }
+        Ok(self.execute(call)?)
     }
 
     /// A debugger reads or writes memory of its client by handle, piece by piece: cuda-gdb copies whole allocations, and the

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle};
 use rm::{Kind, Status, class, ctrl, layout};
 
 use super::board::{Board, Node, SLOTS, Setting};
+use super::numbers::Numbers;
 use super::shared::{self, Shared};
 use crate::files::OpenFile;
 use crate::rmcall::{self, MOST_CHANNELS, put_u32, put_u64};
@@ -39,8 +40,11 @@ pub struct Levers {
     board: Shared<Board>,
     node: Shared<Node>,
     groups: Mutex<Groups>,
+    numbers: Numbers,
     /// The scheduler has fallen silent, and the user was told.
     abandoned: AtomicBool,
+    /// When groups were told of last, without the wall `birth_window`.
+    told_us: AtomicU64,
 }
 
 #[derive(Default)]
@@ -59,7 +63,16 @@ struct Group {
     computes: bool,
     /// Whether its context is taken off at the next instruction.
     preempts: bool,
+    /// Calls that put it or its channels on the runlist, made while it was detached.
+    postponed: Vec<Postponed>,
     file: Weak<OpenFile>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Postponed {
+    object: ObjectHandle,
+    cmd: u32,
+    params: Vec<u8>,
 }
 
 /// A channel group that is about to be shown to its tenant.
@@ -89,7 +102,9 @@ impl Levers {
             board,
             node,
             groups: Mutex::default(),
+            numbers: Numbers::default(),
             abandoned: AtomicBool::new(false),
+            told_us: AtomicU64::new(0),
         }
     }
 
@@ -120,6 +135,7 @@ impl Levers {
                 device: new.device,
                 computes,
                 preempts: false,
+                postponed: Vec::new(),
                 file: Arc::downgrade(new.file),
             };
             groups.by_name.insert(new.name, group);
@@ -129,8 +145,11 @@ impl Levers {
         at.card.store(new.device.0.into(), Ordering::Relaxed);
         at.copies.store((!computes).into(), Ordering::Relaxed);
         at.failed.store(0, Ordering::Relaxed);
-        at.serial.store(serial, Ordering::Release);
         self.board.used.fetch_max(slot as u32 + 1, Ordering::AcqRel);
+        if !tenant.walls.birth_window {
+            return Ok(());
+        }
+        at.serial.store(serial, Ordering::Release);
         self.board.changes.fetch_add(1, Ordering::AcqRel);
         self.node.tell();
         match self.wait_for_word(tenant, slot, serial) {
@@ -211,6 +230,15 @@ impl Levers {
         let Some(of) = self.groups().by_name.get(&(client, group)).cloned() else {
             return Ok(());
         };
+        if let Some(file) = of.file.upgrade().filter(|_| of.computes) {
+            let names = (client, group, channel);
+            let minor = tenant.device(of.device).gpu.minor;
+            let numbered = self.numbers.born(tenant, &self.node, &file, names, minor);
+            if let Err(why) = numbered {
+                // Where switches are recorded it is not needed; elsewhere its time would be nobody's.
+                tenant.say(&format!("hardware's number of a channel is not known ({why}): what it runs cannot be seen by the sensor `sampled`"));
+            }
+        }
         let has = self.board.slots[of.slot].has(of.serial);
         if has.is_none_or(|has| has.attached) {
             return Ok(());
@@ -218,6 +246,68 @@ impl Levers {
         self.board.pulls.fetch_add(1, Ordering::Relaxed);
         let gpu = &tenant.device(of.device).gpu;
         tenant.own.detach(gpu, &[(client.0, channel.0)], true)
+    }
+
+    /// Whether a group is detached, so that what would put it or one of its channels on the runlist has to wait until it is
+    /// attached. The client's order is held.
+    pub fn postpones(
+        &self,
+        tenant: &Tenant,
+        name: (ClientHandle, ObjectHandle),
+        object: ObjectHandle,
+        cmd: u32,
+        params: &[u8],
+    ) -> bool {
+        let ledger = tenant.ledger();
+        let mut groups = self.groups();
+        let Some(group) = groups.by_name.get_mut(&name) else {
+            return false;
+        };
+        let has = self.board.slots[group.slot].has(group.serial);
+        if has.is_none_or(|has| has.attached) {
+            return false;
+        }
+        // Calls of channels that are gone are let go of, or they would gather.
+        let waits = |p: &Postponed| ledger.knows(name.0, p.object);
+        group
+            .postponed
+            .retain(|p| (p.object, p.cmd) != (object, cmd) && waits(p));
+        group.postponed.push(Postponed {
+            object,
+            cmd,
+            params: params.to_vec(),
+        });
+        true
+    }
+
+    /// Makes the calls that waited for groups to be attached. Their clients' order is held.
+    fn make_up(&self, tenant: &Tenant, groups: &[((ClientHandle, ObjectHandle), Group)]) {
+        for (name, group) in groups {
+            let mut known = self.groups();
+            let postponed = known
+                .by_name
+                .get_mut(name)
+                .map(|group| std::mem::take(&mut group.postponed));
+            drop(known);
+            for mut call in postponed.unwrap_or_default() {
+                let made = self.if_it_lives(tenant, *name, group, |file| {
+                    let status = rmcall::control(
+                        tenant.backend.as_ref(),
+                        file.fd(),
+                        name.0.0,
+                        call.object.0,
+                        call.cmd,
+                        &mut call.params,
+                    )?;
+                    accepted(status, "a place on the runlist")
+                });
+                if made.is_err() {
+                    self.board.slots[group.slot]
+                        .failed
+                        .fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// An object that computes was made on a channel: its context exists now. It is set to leave the engine at the next
@@ -287,6 +377,7 @@ impl Levers {
 
     /// Lets go of groups that the ledger does not know any more.
     pub fn sweep(&self, tenant: &Tenant) {
+        self.numbers.sweep(tenant, &self.node);
         let gone: Vec<_> = {
             let ledger = tenant.ledger();
             let groups = self.groups();
@@ -321,6 +412,9 @@ impl Levers {
     fn carry_out(&self, tenant: &Arc<Tenant>) -> Option<Duration> {
         self.sweep(tenant);
         self.keep(tenant);
+        if !tenant.walls.birth_window {
+            self.tell_late();
+        }
         let mut groups: Vec<_> = {
             let groups = self.groups();
             groups
@@ -361,7 +455,27 @@ impl Levers {
         match (left, detached) {
             (true, _) => Some(AGAIN),
             (false, true) => Some(LOOK),
+            (false, false) if !tenant.walls.birth_window => Some(LOOK),
             (false, false) => None,
+        }
+    }
+
+    /// Without the wall `birth_window` groups are told of from time to time, and have the driver's slice until then.
+    fn tell_late(&self) {
+        let now = shared::now_us();
+        let last = self.told_us.load(Ordering::Relaxed);
+        if now < last + LOOK.as_micros() as u64 {
+            return;
+        }
+        self.told_us.store(now, Ordering::Relaxed);
+        let mut any = false;
+        for group in self.groups().by_name.values() {
+            let at = &self.board.slots[group.slot];
+            any |= at.serial.swap(group.serial, Ordering::AcqRel) != group.serial;
+        }
+        if any {
+            self.board.changes.fetch_add(1, Ordering::AcqRel);
+            self.node.tell();
         }
     }
 
@@ -370,6 +484,10 @@ impl Levers {
         let silent = self.node.silent_us();
         if silent.is_none_or(|us| us <= SILENT.as_micros() as u64) {
             self.abandoned.store(false, Ordering::Relaxed);
+            return;
+        }
+        // That its user stopped it does not hang on a scheduler.
+        if self.board.paused.load(Ordering::Acquire) != 0 {
             return;
         }
         let groups = self.groups();
@@ -475,6 +593,9 @@ impl Levers {
                 self.board.pulls.fetch_add(1, Ordering::Relaxed);
                 tenant.own.detach(gpu, channels, detach)
             });
+            if done.is_ok() && !detach {
+                self.make_up(tenant, &rest[..batch]);
+            }
             for (_, group) in &rest[..batch] {
                 let at = &self.board.slots[group.slot];
                 let Some(wanted) = at.wanted(group.serial) else {

@@ -18,7 +18,8 @@ use policy::share::{
     Config, Credits, GroupId, Kind, Measured, Plan, Planner, Run, State, TenantId, Terms,
 };
 
-use super::board::{self, BOARD, Board, Node, Setting};
+use super::board::{self, BOARD, Board, Node, Setting, ShareWalls};
+use super::sampled::Sampler;
 use super::shared::{self, Shared};
 use super::timeline::Timeline;
 use crate::backend::Backend;
@@ -30,6 +31,9 @@ use crate::sys;
 const TICK: Duration = Duration::from_millis(25);
 /// Otherwise it is looked so often whether anything has changed unsaid (a tenant that was killed).
 const IDLE: Duration = Duration::from_millis(250);
+/// Microseconds for which a card is looked at on when there is nothing more to divide: who is left is let in, and gets long
+/// slices again.
+const SETTLES: u64 = 1_000_000;
 /// With nothing to divide for so long the scheduler ends.
 const NOTHING_TO_DO: u64 = 5_000_000;
 /// Who is no tenant: programs without a slice.
@@ -61,12 +65,16 @@ struct Card {
     sensor: Sensor,
     /// Where each group's words are: tenant's file, slot, number.
     places: HashMap<GroupId, (String, usize, u32)>,
+    /// When there was last something to divide on it.
+    divided_us: u64,
 }
 
 enum Sensor {
     /// Not asked for yet.
     Off,
     Timeline(Box<Timeline>),
+    /// There is no timeline; the driver is asked again and again who is on the card.
+    Sampled(Sampler),
     /// The driver does not tell who ran: everybody who has contexts is taken to want all that he is entitled to, and
     /// nothing corrects what he gets. Since when, in microseconds of the card's clock.
     None(u64),
@@ -76,12 +84,14 @@ enum Sensor {
 struct Scheduler {
     folder: PathBuf,
     registry: Registry,
-    node: Shared<Node>,
+    node: Arc<Shared<Node>>,
     own: Arc<OwnClient>,
     cards: Vec<Card>,
     tenants: HashMap<String, Tenant>,
     last_id: u64,
     needed_us: u64,
+    /// The first card's planner divides all: some tenant goes without the wall `pool_per_device`.
+    one_pool: bool,
 }
 
 /// Schedules the node with this registry until there is nothing to divide. Whoever calls holds the lock of the node's
@@ -90,7 +100,14 @@ struct Scheduler {
 /// # Errors
 /// The driver or the registry cannot be used: nobody is scheduled then, and no new group is made.
 pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
-    let node = board::map_node(&board::node_file(folder)?)?;
+    let node = Arc::new(board::map_node(&board::node_file(folder)?)?);
+    if node.working.swap(1, Ordering::AcqRel) != 0 {
+        let before = node.scheduler.load(Ordering::Acquire);
+        let silent = node.silent_us().unwrap_or(0) / 1000;
+        say(&format!(
+            "scheduler {before} was killed or has failed, and was last at work {silent} ms ago: this one goes on"
+        ));
+    }
     node.scheduler.store(std::process::id(), Ordering::Release);
     node.started.fetch_add(1, Ordering::AcqRel);
     node.beat_us.store(shared::now_us(), Ordering::Release);
@@ -100,6 +117,7 @@ pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
         planner: Planner::new(Config::default()),
         sensor: Sensor::Off,
         places: HashMap::new(),
+        divided_us: 0,
     };
     let mut scheduler = Scheduler {
         folder: folder.to_owned(),
@@ -110,6 +128,7 @@ pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
         tenants: HashMap::new(),
         last_id: 0,
         needed_us: shared::now_us(),
+        one_pool: false,
     };
     scheduler.serve()
 }
@@ -131,6 +150,9 @@ impl Scheduler {
             let mut wait = IDLE;
             for card in 0..self.cards.len() {
                 if self.is_divided(card) {
+                    self.cards[card].divided_us = now;
+                }
+                if now < self.cards[card].divided_us + SETTLES {
                     wait = wait.min(self.tick(card)?);
                 }
             }
@@ -167,6 +189,8 @@ impl Scheduler {
                 for &card in &tenant.cards {
                     self.cards[card].planner.dismiss(tenant.id);
                     self.cards[card].places.retain(|_, place| place.0 != name);
+                    let minor = self.cards[card].gpu.minor;
+                    self.node.disown_all(minor, tenant.helper);
                 }
             }
         }
@@ -187,7 +211,11 @@ impl Scheduler {
                 continue;
             };
             let on = |uuid: &String| self.cards.iter().position(|c| c.gpu.uuid == *uuid);
-            let cards: Vec<usize> = entry.memory.iter().filter_map(|(u, _)| on(u)).collect();
+            let mut cards: Vec<usize> = entry.memory.iter().filter_map(|(u, _)| on(u)).collect();
+            if !walls_of(&board).pool_per_device {
+                cards.fill(0);
+                self.one_pool = true;
+            }
             self.last_id += 1;
             let tenant = Tenant {
                 id: TenantId(self.last_id),
@@ -223,6 +251,7 @@ impl Scheduler {
                     latency,
                 };
                 planner.admit(tenant.id, terms_here);
+                planner.go_without(tenant.id, walls_of(board).planner);
                 if terms.2 != 0 {
                     planner.pause(tenant.id);
                 } else {
@@ -301,11 +330,22 @@ impl Scheduler {
 
     /// Reads who ran on a card, plans, and writes the plan. How long it may wait until the next time.
     fn tick(&mut self, card: usize) -> io::Result<Duration> {
+        let (now_us, mut measured) =
+            self.cards[card].measure(&self.own, &self.node, &self.tenants)?;
+        if self.one_pool {
+            for other in &mut self.cards[1..] {
+                let (_, more) = other.measure(&self.own, &self.node, &self.tenants)?;
+                measured.runs.extend(more.runs);
+                measured.sampled.extend(more.sampled);
+            }
+            let of_each = measured.runs.drain(..);
+            let of_each = of_each.map(|(tenant, run)| (tenant, run.end_us - run.start_us));
+            measured.sampled.extend(of_each);
+        }
         let here = &mut self.cards[card];
-        let (now_us, measured) = here.measure(&self.own, &self.node, &self.tenants)?;
         let plan = here.planner.tick(now_us, &measured);
         let mut to_tell: Vec<&str> = Vec::new();
-        for (group, setting) in settings(&plan) {
+        for (group, setting) in settings(&plan, slices_alone(&self.tenants, card)) {
             let Some((name, slot, serial)) = here.places.get(&group) else {
                 continue;
             };
@@ -360,11 +400,12 @@ impl Scheduler {
                 said.fallback_us
                     .store(u32::try_from(*us).unwrap_or(u32::MAX), order);
             }
-            let ran: u64 = measured
-                .runs
-                .iter()
+            let runs = measured.runs.iter();
+            let runs = runs.map(|(of, run)| (*of, run.end_us.saturating_sub(run.start_us)));
+            let ran: u64 = runs
+                .chain(measured.sampled.iter().copied())
                 .filter(|(of, _)| *of == tenant.id)
-                .map(|(_, run)| run.end_us.saturating_sub(run.start_us))
+                .map(|(_, us)| us)
                 .sum();
             said.ran_us.fetch_add(ran, Ordering::AcqRel);
         }
@@ -400,6 +441,7 @@ impl Scheduler {
             }
             tell(&tenant.board);
         }
+        self.node.working.store(0, Ordering::Release);
         Ok(true)
     }
 }
@@ -413,34 +455,54 @@ impl Card {
     fn measure(
         &mut self,
         own: &Arc<OwnClient>,
-        node: &Node,
+        node: &Arc<Shared<Node>>,
         tenants: &HashMap<String, Tenant>,
     ) -> io::Result<(u64, Measured)> {
         if let Sensor::Off = self.sensor {
             self.sensor = match Timeline::open(own.clone(), &self.gpu) {
                 Ok(timeline) => Sensor::Timeline(Box::new(timeline)),
-                Err(e) => self.without(own, &e)?,
+                Err(e) => self.without_timeline(own, node, &e)?,
             };
         }
-        let sensor = match self.sensor {
-            Sensor::Timeline(_) => 1,
-            Sensor::Off | Sensor::None(_) => 0,
+        let (sensor, error_ppm) = match &self.sensor {
+            Sensor::Timeline(_) => (1, 0),
+            Sensor::Sampled(sampler) => (2, sampler.error_ppm()),
+            Sensor::Off | Sensor::None(_) => (0, 0),
         };
+        node.error_ppm.store(error_ppm, Ordering::Release);
         node.sensor.store(sensor, Ordering::Release);
+        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
+        // Who is no tenant had the card all the same.
+        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let read = match &mut self.sensor {
             Sensor::Timeline(timeline) => timeline.read(),
+            Sensor::Sampled(sampler) => {
+                let now = own.gpu_time(&self.gpu)? / 1000;
+                match sampler.read(now) {
+                    Ok(seen) => {
+                        let sampled = seen.into_iter().map(|(pid, us)| (of(pid), us)).collect();
+                        let measured = Measured {
+                            sampled,
+                            ..Measured::default()
+                        };
+                        return Ok((now, measured));
+                    }
+                    Err(e) => {
+                        self.sensor = self.without(own, &e)?;
+                        return self.presume(own, tenants);
+                    }
+                }
+            }
             Sensor::Off | Sensor::None(_) => return self.presume(own, tenants),
         };
         let (now, news) = match read {
             Ok(read) => read,
             Err(e) => {
-                self.sensor = self.without(own, &e)?;
-                return self.presume(own, tenants);
+                // The next look is the first of the sensor that is left.
+                self.sensor = self.without_timeline(own, node, &e)?;
+                return Ok((self.now_us(own)?, Measured::default()));
             }
         };
-        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
-        // Who is no tenant had the card all the same.
-        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let runs = news.stretches.iter().map(|stretch| {
             let run = Run {
                 ctx: stretch.context as u16,
@@ -461,6 +523,25 @@ impl Card {
 }
 
 impl Card {
+    /// The sensor where switches are not recorded.
+    fn without_timeline(
+        &self,
+        own: &Arc<OwnClient>,
+        node: &Arc<Shared<Node>>,
+        why: &io::Error,
+    ) -> io::Result<Sensor> {
+        match Sampler::open(own.clone(), &self.gpu, node.clone()) {
+            Ok(sampler) => {
+                say(&format!(
+                    "GPU {}: there is no record of who ran ({why}): the driver is asked again and again",
+                    self.gpu.index
+                ));
+                Ok(Sensor::Sampled(sampler))
+            }
+            Err(e) => self.without(own, &io::Error::other(format!("{why}; {e}"))),
+        }
+    }
+
     fn without(&self, own: &OwnClient, why: &io::Error) -> io::Result<Sensor> {
         say(&format!(
             "GPU {}: the driver does not tell who ran ({why}): slices are set, and nothing corrects them",
@@ -497,14 +578,24 @@ impl Card {
 
 type Change = Box<dyn Fn(Setting) -> Setting>;
 
+/// Whether all tenants of a card want to see what slices do when nobody is stopped.
+fn slices_alone(tenants: &HashMap<String, Tenant>, card: usize) -> bool {
+    let mut here = tenants.values().filter(|t| t.cards.contains(&card));
+    here.all(|t| t.board.slices_alone.load(Ordering::Acquire) != 0)
+}
+
 /// What a plan says of each group, in its order.
-fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
+fn settings(plan: &Plan, slices_alone: bool) -> Vec<(GroupId, Change)> {
     let turned = |groups: &[GroupId], attached: bool| -> Vec<(GroupId, Change)> {
         let turn = move |now: Setting| Setting { attached, ..now };
         let to_change = |&group: &GroupId| (group, Box::new(turn) as Change);
         groups.iter().map(to_change).collect()
     };
-    let mut all = turned(&plan.detach, false);
+    let mut all = if slices_alone {
+        Vec::new()
+    } else {
+        turned(&plan.detach, false)
+    };
     all.extend(turned(&plan.attach, true));
     all.extend(plan.slices.iter().map(|&(group, us)| {
         let slice_us = u32::try_from(us).unwrap_or(u32::MAX);
@@ -537,6 +628,10 @@ fn state_number(state: State) -> u32 {
         State::Capped => 4,
         State::Paused => 5,
     }
+}
+
+fn walls_of(board: &Board) -> ShareWalls {
+    ShareWalls::from_word(board.without.load(Ordering::Acquire))
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {

@@ -57,6 +57,26 @@ pub struct Terms {
 /// The slices that a latency tenant may bound its neighbours to. A switch costs 270 us: less would be mostly that.
 pub const LATENCY_US: std::ops::RangeInclusive<u32> = 200..=10_000;
 
+/// The rules that are not the same for every tenant: all stand, but a demo on a simulated card takes one away to show
+/// what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walls {
+    /// A tenant's part is the same however many contexts it has. Without: each has the slice of the whole tenant, and
+    /// nobody is stopped for what he overdrew.
+    pub packing_held: bool,
+    /// What a tenant owes outlives its channel groups. Without: each takes its part with it.
+    pub debt_survives_restart: bool,
+}
+
+impl Default for Walls {
+    fn default() -> Walls {
+        Walls {
+            packing_held: true,
+            debt_survives_restart: true,
+        }
+    }
+}
+
 /// How the planner works. The defaults suit a device whose context switch costs about 0.27 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {

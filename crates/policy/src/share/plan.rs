@@ -113,7 +113,7 @@ impl Planner {
         if wants && tenant.latency.one_at_a_time {
             fits = 1;
         }
-        if alone {
+        if alone || !tenant.walls.packing_held {
             tenant.turns = super::rotate::Turns::default();
         } else if !tenant.held {
             tenant

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::account::{self, Tail};
 use super::state::{Credits, Group, PPM, Standing, State, Tenant, widest_band_us};
-use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms};
+use super::{Birth, Config, GroupId, Kind, Measured, Plan, TenantId, Terms, Walls};
 
 /// Credit is followed as its mean over about so many cycles.
 const FOLLOW_CYCLES: u64 = 4;
@@ -64,6 +64,13 @@ impl Planner {
                 let new = Tenant::new(tenant, terms, &self.config);
                 self.tenants.insert(place, new);
             }
+        }
+    }
+
+    /// The tenant goes without some rule: see [`Walls`].
+    pub fn go_without(&mut self, tenant: TenantId, walls: Walls) {
+        if let Ok(place) = self.place(tenant) {
+            self.tenants[place].walls = walls;
         }
     }
 
@@ -146,10 +153,15 @@ impl Planner {
             return;
         };
         self.count(&gone, false);
-        if self.compute_groups(gone.tenant) == 0
-            && let Ok(place) = self.place(gone.tenant)
-        {
-            let tenant = &mut self.tenants[place];
+        let left = self.compute_groups(gone.tenant);
+        let Ok(place) = self.place(gone.tenant) else {
+            return;
+        };
+        let tenant = &mut self.tenants[place];
+        if !tenant.walls.debt_survives_restart && gone.kind == Kind::Compute {
+            tenant.credit_us -= tenant.credit_us / (left as i64 + 1);
+        }
+        if left == 0 {
             tenant.contexts.clear();
             tenant.claims.clear();
             tenant.presumed = false;
@@ -416,7 +428,11 @@ impl Planner {
 
     /// The slice of each group of a tenant of which so many contexts are active.
     pub(super) fn slice(&self, tenant: &Tenant, share_ppm: u64, contexts: usize) -> u64 {
-        let at_once = contexts.clamp(1, self.fits(tenant, share_ppm)) as i64;
+        let at_once = if tenant.walls.packing_held {
+            contexts.clamp(1, self.fits(tenant, share_ppm)) as i64
+        } else {
+            1
+        };
         let turn = self.turn_us(share_ppm) as i64;
         let mend = (tenant.owed_nanos / 1_000 / MEND_CYCLES).clamp(-turn / 4, turn / 4);
         let slice = (turn + mend) / at_once - tenant.over_us as i64;
@@ -465,6 +481,7 @@ impl Planner {
             let others = free.iter().any(|other| other != place);
             let tenant = &mut self.tenants[*place];
             let over = tenant.credit_us < -tenant.dead_band_us(&self.config);
+            let over = over && tenant.walls.packing_held;
             if over && others && free.contains(place) {
                 tenant.in_debt = true;
                 free.retain(|other| other != place);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cap::Cap;
-use super::{Config, Kind, LATENCY_US, TenantId, Terms};
+use super::{Config, Kind, LATENCY_US, TenantId, Terms, Walls};
 
 /// A millionth: shares are counted in these.
 pub(super) const PPM: u64 = 1_000_000;
@@ -96,6 +96,7 @@ pub(super) struct Claim {
 pub(super) struct Tenant {
     pub(super) id: TenantId,
     pub(super) terms: Terms,
+    pub(super) walls: Walls,
     pub(super) paused: bool,
     /// Detached for debt.
     pub(super) in_debt: bool,
@@ -163,6 +164,7 @@ impl Tenant {
         let mut tenant = Tenant {
             id,
             terms,
+            walls: Walls::default(),
             paused: false,
             in_debt: false,
             changed_us: 0,

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use rm::{ctrl, layout};
+use rm::{Status, ctrl, layout};
 use serde_json::Value;
 
 use super::kernels::Spinner;
@@ -22,7 +22,7 @@ const KERNEL_MS: f64 = 0.37;
 
 impl Context {
     /// The number behind `key=`, or what stands for it where the word is missing.
-    fn number(&self, key: &str, otherwise: f64) -> Result<f64, String> {
+    pub(super) fn number(&self, key: &str, otherwise: f64) -> Result<f64, String> {
         let found = (self.words.iter()).find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
         let Some(text) = found else {
             return Ok(otherwise);
@@ -34,7 +34,7 @@ impl Context {
         number.ok_or_else(|| format!("{key}={text}: no number of 0 or more"))
     }
 
-    fn count(&self, key: &str) -> Result<usize, String> {
+    pub(super) fn count(&self, key: &str) -> Result<usize, String> {
         Ok((self.number(key, 1.0)? as usize).max(1))
     }
 
@@ -44,7 +44,7 @@ impl Context {
         ))
     }
 
-    fn kernel_ns(&self) -> Result<u64, String> {
+    pub(super) fn kernel_ns(&self) -> Result<u64, String> {
         Ok(self.milliseconds("ms", KERNEL_MS)?.as_nanos() as u64)
     }
 
@@ -54,7 +54,7 @@ impl Context {
 }
 
 /// How far a process is, told from time to time.
-struct Meter {
+pub(super) struct Meter {
     start: Instant,
     told: Instant,
     kernels: u64,
@@ -62,7 +62,7 @@ struct Meter {
 }
 
 impl Meter {
-    fn new(kernel_ns: u64) -> Meter {
+    pub(super) fn new(kernel_ns: u64) -> Meter {
         let now = Instant::now();
         Meter {
             start: now,
@@ -72,7 +72,7 @@ impl Meter {
         }
     }
 
-    fn done(&mut self, kernels: u64) {
+    pub(super) fn done(&mut self, kernels: u64) {
         self.kernels += kernels;
         if self.told.elapsed() >= TELL {
             self.told = Instant::now();
@@ -80,7 +80,7 @@ impl Meter {
         }
     }
 
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         print(&Line::Worked(Worked {
             pid: std::process::id(),
             kernels: self.kernels,
@@ -90,7 +90,7 @@ impl Meter {
     }
 
     /// The last word of a process, and its milliseconds of work done.
-    fn end(self, note: String) -> Outcome {
+    pub(super) fn end(self, note: String) -> Outcome {
         self.tell();
         self.finding(note)
     }
@@ -152,17 +152,27 @@ fn open(contexts: usize, kernel_ns: u64, ahead: Duration) -> Result<Vec<Spinner>
 }
 
 /// A process of its own that keeps the engine busy as the words say, and tells how far it is.
-struct Part(libc::pid_t);
+pub(super) struct Part(libc::pid_t);
 
 impl Part {
     fn start(context: &Context) -> std::io::Result<Part> {
-        // SAFETY: this process has no threads yet, so its child may do whatever it could itself; it leaves by _exit.
+        Part::that(|| spin_alone(context).map(|_| ()))
+    }
+
+    /// A process that does this. The caller has no threads.
+    pub(super) fn that(
+        does: impl FnOnce() -> Result<(), Box<dyn std::error::Error>>,
+    ) -> std::io::Result<Part> {
+        // SAFETY: this process has no threads, so its child may do whatever it could itself; it leaves by _exit.
         match unsafe { libc::fork() } {
             -1 => Err(std::io::Error::last_os_error()),
             0 => {
-                let ended = spin_alone(context);
+                // Who stops the program stops its parts.
+                // SAFETY: prctl(2) with integers.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+                let ended = does();
                 if let Err(e) = &ended {
-                    eprintln!("spin: {e}");
+                    eprintln!("part of a program: {e}");
                 }
                 // SAFETY: ends the process at once.
                 unsafe { libc::_exit(i32::from(ended.is_err())) }
@@ -172,14 +182,14 @@ impl Part {
     }
 
     /// Waits for its end: whether it went well.
-    fn wait(self) -> bool {
+    pub(super) fn wait(self) -> bool {
         let mut status = 0;
         // SAFETY: a child that nobody has waited for, and a live status.
         let waited = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
         waited == self.0 && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
     }
 
-    fn kill(self) {
+    pub(super) fn kill(self) {
         // SAFETY: kill(2) takes two numbers; the child has not been waited for, so the first is still its own.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
         self.wait();
@@ -187,7 +197,7 @@ impl Part {
 }
 
 /// Who only looks after others has done nothing itself.
-fn looked_after(note: String) -> Outcome {
+pub(super) fn looked_after(note: String) -> Outcome {
     Ok(Finding {
         name: String::new(),
         held: true,
@@ -259,8 +269,13 @@ impl Raw {
         })
     }
 
+    /// One kernel.
+    pub(super) fn run(&self, kernel_ns: u64) -> Answer {
+        self.channel.spin(&self.client, kernel_ns).map(|_| ())
+    }
+
     /// Keeps the channel busy until then: two threads, so that there is always a kernel in its queue.
-    fn spin(&self, meter: &mut Meter, until: Instant) -> Answer {
+    pub(super) fn spin(&self, meter: &mut Meter, until: Instant) -> Answer {
         let kernel_ns = meter.kernel_ns;
         let (sender, finished) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
@@ -296,13 +311,17 @@ pub(super) fn wfi(context: &Context) -> Outcome {
     meter.end("never asked for instruction-level preemption".into())
 }
 
-/// A channel whose parent is the device: its group has no handle. Words: `ms`, `seconds`.
+/// Tries a channel whose parent is the device: its group would have no handle, and so no slice.
 pub(super) fn device_channel(context: &Context) -> Outcome {
-    let (kernel_ns, seconds) = (context.kernel_ns()?, context.seconds()?);
-    let raw = Raw::open(context, Channel::on_device)?;
-    let mut meter = Meter::new(kernel_ns);
-    raw.spin(&mut meter, Instant::now() + seconds)?;
-    meter.end("in a group that has no handle".into())
+    let refused = Raw::open(context, Channel::on_device).map(|_| ());
+    let told = refused.map_or_else(|fault| fault.to_string(), |()| "taken".to_owned());
+    Ok(Finding {
+        name: String::new(),
+        held: refused == Err(Fault::Status(Status::NOT_SUPPORTED.0)),
+        measured: Value::from(told),
+        expected: Value::from("status 0x56"),
+        note: "a channel in a group that has no handle".into(),
+    })
 }
 
 /// A process that ends and starts anew, to leave behind what it owes. Words: those of `spin`, `each` (a life).

@@ -8,8 +8,6 @@ use std::time::Instant;
 
 use rm::{class, ctrl, layout, nr};
 
-use super::fill::human;
-use super::shapes::Watch;
 use super::threats::words;
 use super::{Context, Outcome, bytes};
 use crate::outside::{Line, ask};
@@ -17,7 +15,7 @@ use crate::raw::{
     Answer, Block, Channel, Client, Device, Fault, File, Pages, checked, params_of, request,
     system_call,
 };
-use crate::{GIB, KIB, MIB};
+use crate::{GIB, MIB};
 
 /// Channels that a hoarder puts into one group: fewer than a group may hold.
 const IN_A_GROUP: u64 = 100;
@@ -90,10 +88,6 @@ impl Hoarder {
                         client.alloc(group, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
                     }
                 }
-            }
-            "bare_channels" => {
-                let params = self.channel_params(self.vaspace, number);
-                client.alloc(device.device, class::HOPPER_CHANNEL_GPFIFO_A, params)?;
             }
             "groups" => {
                 Channel::group(client, device, self.vaspace)?;
@@ -222,30 +216,6 @@ pub(super) fn events_of_nobody(context: &Context) -> Outcome {
         refused.map_or_else(|fault| fault.to_string(), |()| "registered".into()),
         &wanted.to_string(),
         "a descriptor for events of client 0",
-    ))
-}
-
-/// Makes channels below the device when those in a group are known already: each has a group of its own, and takes what
-/// one does.
-pub(super) fn bare_channels(context: &Context) -> Outcome {
-    const CHANNELS: u64 = 10;
-    /// Context buffers and instance memory (measured on an H200, driver 580.159).
-    const LEAST: u64 = (4416 + 64) * KIB;
-    let watch = Watch::new(context)?;
-    let mut hoarder = Hoarder::new(context)?;
-    for number in 0..CHANNELS {
-        hoarder.make("channels", number)?;
-    }
-    let before = watch.used()?;
-    for number in 0..CHANNELS {
-        hoarder.make("bare_channels", number)?;
-    }
-    let used = watch.used()?.saturating_sub(before);
-    Ok(words(
-        used >= CHANNELS * LEAST,
-        human(used),
-        &format!("{} or more", human(CHANNELS * LEAST)),
-        format!("charged for {CHANNELS} channels that have groups of their own"),
     ))
 }
 

@@ -5,6 +5,7 @@
 mod attacks;
 mod attacks_races;
 mod beyond;
+mod bursts;
 mod card;
 mod compute;
 mod cuda;
@@ -162,7 +163,6 @@ const PROGRAMS: &[Entry] = &[
     ("attack_refused_export", attacks::refused_export),
     ("attack_freed_range", attacks::freed_range),
     ("hoarder", hoarders::hoarder),
-    ("bare_channels", hoarders::bare_channels),
     ("events_of_nobody", hoarders::events_of_nobody),
     ("changing_parent", hoarders::changing_parent),
     ("changing_client", hoarders::changing_client),
@@ -210,6 +210,8 @@ const PROGRAMS: &[Entry] = &[
     ("slice_thief", compute::slice_thief),
     ("soon", soon::soon),
     ("device_channel", compute::device_channel),
+    ("newborn", bursts::newborn),
+    ("burster", bursts::burster),
 ];
 
 /// Runs a program: its name, the quota in bytes, further words. Returns the exit status.

@@ -259,5 +259,8 @@ fn only_the_owner_of_a_registry_can_lock_what_is_in_it() {
         assert_eq!(mode & 0o077, 0, "{:?} {mode:o}", entry.path());
         files += 1;
     }
-    assert_eq!(files, 2, "the registry's lock and the slice");
+    assert_eq!(
+        files, 4,
+        "the registry's lock, the slice and its board, and the scheduler's file"
+    );
 }
