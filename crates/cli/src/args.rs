@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use policy::share::LATENCY_US;
 use policy::units::Size;
 
 /// Slices NVIDIA GPUs between tenants who don't trust each other.
@@ -89,6 +90,14 @@ fn percent(text: &str) -> Result<u16, String> {
     }
 }
 
+/// Microseconds of a neighbour's slice.
+fn latency(text: &str) -> Result<u32, String> {
+    let us = text.parse().ok().filter(|us| LATENCY_US.contains(us));
+    us.ok_or_else(|| {
+        format!("{text:?} is no number of microseconds from 200 to 10000; leave it out for 500")
+    })
+}
+
 /// How strongly a slice is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Isolation {
@@ -126,6 +135,10 @@ pub struct RunOptions {
     /// Most of a GPU's time, also when nobody else wants it: 1 to 100 percent, as 25, 12.5 or 25%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub cap: Option<u16>,
+    /// Serve this slice soon: while it is awake, its neighbours run for so many microseconds at a time, 200 to 10000
+    /// [when given without a number: 500]
+    #[arg(long, value_name = "US", num_args = 0..=1, default_missing_value = "500", value_parser = latency)]
+    pub latency: Option<u32>,
     /// GPU by index or UUID (as nvidia-smi shows them); repeat for several [default: CUDA_VISIBLE_DEVICES, else all]
     #[arg(long, value_name = "INDEX|UUID", allow_negative_numbers = true)]
     pub gpu: Vec<String>,

@@ -119,6 +119,8 @@ pub struct Board {
     pub cap: AtomicU32,
     /// Nonzero: paused.
     pub paused: AtomicU32,
+    /// Microseconds that its neighbours run at a time while it is awake; zero: as long as their part is.
+    pub latency: AtomicU32,
     /// Nonzero: it tries what slices alone do (`doctor --shares`). While all tenants of a card do, nobody there is stopped
     /// for what he overdrew; a single other one, and this says nothing.
     pub slices_alone: AtomicU32,

@@ -52,7 +52,8 @@ struct Tenant {
     cards: Vec<usize>,
     /// What was read of the board last.
     changes: Option<u32>,
-    terms: (u32, u32, u32),
+    /// Weight, cap, whether it is paused, latency.
+    terms: (u32, u32, u32, u32),
     /// By slot: number and name in the planner.
     groups: HashMap<usize, (u32, GroupId, usize)>,
 }
@@ -223,7 +224,7 @@ impl Scheduler {
                 pidfd,
                 cards,
                 changes: None,
-                terms: (0, 0, 0),
+                terms: (0, 0, 0, 0),
                 groups: HashMap::new(),
             };
             self.tenants.insert(entry.name, tenant);
@@ -234,6 +235,7 @@ impl Scheduler {
                 board.weight.load(Ordering::Acquire),
                 board.cap.load(Ordering::Acquire),
                 board.paused.load(Ordering::Acquire),
+                board.latency.load(Ordering::Acquire),
             );
             if terms == tenant.terms && tenant.changes.is_some() {
                 continue;
@@ -242,7 +244,13 @@ impl Scheduler {
                 let planner = &mut self.cards[card].planner;
                 let cap = (terms.1 != 0).then(|| u16::try_from(terms.1).unwrap_or(10_000));
                 let weight = if terms.0 == 0 { WEIGHT } else { terms.0 };
-                planner.admit(tenant.id, Terms { weight, cap });
+                let latency = Some(terms.3).filter(|us| *us != 0);
+                let terms_here = Terms {
+                    weight,
+                    cap,
+                    latency,
+                };
+                planner.admit(tenant.id, terms_here);
                 planner.go_without(tenant.id, walls_of(board).planner);
                 if terms.2 != 0 {
                     planner.pause(tenant.id);
