@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use policy::share::LATENCY_US;
 use policy::units::Size;
 
 /// Slices NVIDIA GPUs between tenants who don't trust each other.
@@ -111,6 +112,14 @@ fn cap(text: &str) -> Result<Cap, String> {
     }
 }
 
+/// Microseconds of a neighbour's slice.
+fn latency(text: &str) -> Result<u32, String> {
+    let us = text.parse().ok().filter(|us| LATENCY_US.contains(us));
+    us.ok_or_else(|| {
+        format!("{text:?} is no number of microseconds from 200 to 10000; leave it out for 500")
+    })
+}
+
 /// How strongly a slice is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Isolation {
@@ -132,6 +141,9 @@ pub struct DemoOptions {
     /// Take one wall away, to see what it is for: the check of that name must then fail
     #[arg(long, value_name = "WALL")]
     pub without: Option<String>,
+    /// Look at this wall only; repeat for several [default: all]
+    #[arg(long, value_name = "WALL")]
+    pub only: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -145,6 +157,10 @@ pub struct RunOptions {
     /// Most of a GPU's time, also when nobody else wants it: 1 to 100 percent, as 25, 12.5 or 25%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub cap: Option<u16>,
+    /// Serve this slice soon: while it is awake, its neighbours run for so many microseconds at a time, 200 to 10000
+    /// [when given without a number: 500]
+    #[arg(long, value_name = "US", num_args = 0..=1, default_missing_value = "500", value_parser = latency)]
+    pub latency: Option<u32>,
     /// GPU by index or UUID (as nvidia-smi shows them); repeat for several [default: CUDA_VISIBLE_DEVICES, else all]
     #[arg(long, value_name = "INDEX|UUID", allow_negative_numbers = true)]
     pub gpu: Vec<String>,
@@ -207,6 +223,9 @@ pub struct ProbeOptions {
     /// Run short kernels for this long and count them
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub seconds: Option<f64>,
+    /// With --seconds: say `ready` and begin when a line comes, with more work queued
+    #[arg(long, requires = "seconds", hide = true)]
+    pub together: bool,
     /// With --seconds: count replays of a graph of kernels too
     #[arg(long, requires = "seconds")]
     pub graph: bool,
@@ -217,6 +236,9 @@ pub struct ProbeOptions {
 
 #[derive(Debug, Args)]
 pub struct NodeOptions {
+    /// Try whether the cards' time can be divided by slices: two kernels run at 3 : 1 on each card, for about 5 seconds
+    #[arg(long)]
+    pub shares: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

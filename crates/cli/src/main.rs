@@ -88,11 +88,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Run(options) => run::run(&options),
         Command::Sim { spec, command } => sim::run(&spec, &command),
         Command::Probe(options) => probe::run(&options),
-        Command::Doctor(options) => doctor::run(
-            options.sim.as_deref(),
-            options.json,
-            options.device.as_deref(),
-        ),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Setup(options) => setup::run(&options),
         Command::Ps(options) => ps::run(options.sim.as_deref(), options.json),
         Command::Set(options) => control::set(&options),

@@ -71,8 +71,10 @@ struct Time {
     measured_percent: f64,
     /// `idle`, `running`, `debt` (it overdrew and waits), `capped`, `paused`.
     state: &'static str,
-    /// How it was measured: `timeline`, or `none`.
+    /// How it was measured: `timeline`, `sampled`, or `none`.
     sensor: &'static str,
+    /// Standard error of what was measured over one second, in percent of the card; null where it was not sampled.
+    standard_error_percent: Option<f64>,
 }
 
 /// Prints the slices of this node (or of the simulated one).
@@ -101,6 +103,8 @@ struct Shares<'a> {
     folder: &'a Path,
     /// While somebody schedules: how who ran is measured.
     sensor: Option<&'static str>,
+    /// Of a sensor that samples, over a second.
+    error_ppm: u32,
 }
 
 impl Shares<'_> {
@@ -109,9 +113,11 @@ impl Shares<'_> {
         let node = board::node_file(folder).and_then(|file| board::map_node(&file));
         // A registry without that file has no scheduler either.
         let node = node.ok().filter(|node| node.silent_us().is_some());
-        let sensor = node.map(|node| node.sensor.load(Ordering::Acquire) as usize);
+        let sensor = (node.as_ref()).map(|node| node.sensor.load(Ordering::Acquire) as usize);
+        let error_ppm = node.map_or(0, |node| node.error_ppm.load(Ordering::Acquire));
         Shares {
             folder,
+            error_ppm,
             sensor: sensor.map(|at| SENSORS.get(at).copied().unwrap_or("none")),
         }
     }
@@ -131,6 +137,7 @@ impl Shares<'_> {
                 measured_percent: percent(said.measured_ppm.load(Ordering::Acquire)),
                 state,
                 sensor: self.sensor?,
+                standard_error_percent: (self.error_ppm != 0).then(|| percent(self.error_ppm)),
             })
             .filter(|time| !time.state.is_empty())
         };
@@ -261,6 +268,7 @@ mod tests {
                 measured_percent: 24.9,
                 state: "running",
                 sensor: "timeline",
+                standard_error_percent: None,
             }),
         };
         let text = table(&[Slice {

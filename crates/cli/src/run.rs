@@ -65,11 +65,19 @@ pub fn run_traced(options: &RunOptions, trace: Option<TraceConfig>) -> Result<u8
         helper_user: uid == 0,
         weight: options.weight.unwrap_or(WEIGHT),
         cap: options.cap,
+        latency: options.latency,
     };
     let lease = registry.grant(&ask, &cards)?;
     let divided = options.weight.is_some()
         || options.cap.is_some()
+        || options.latency.is_some()
         || shares_a_card(&registry, &lease.entry)?;
+    if let (Some(_), Some(cap)) = (options.latency, options.cap) {
+        let percent = f64::from(cap) / 100.0;
+        say::note(format_args!(
+            "gpuslice: --latency holds until --cap {percent} % is reached: the slice waits for the next window then, a tenth of a second at most"
+        ));
+    }
     say_how_strong(uid, user.as_ref());
     let config = HelperConfig {
         name: name.clone(),

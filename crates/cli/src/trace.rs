@@ -35,6 +35,7 @@ pub fn run(options: &TraceOptions) -> Result<u8, Failure> {
         memory: Some("100%".parse()?),
         weight: None,
         cap: None,
+        latency: None,
         gpu: Vec::new(),
         name: None,
         user: options.user.clone(),

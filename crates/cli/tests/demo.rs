@@ -172,7 +172,7 @@ fn every_wall_holds_for_an_ordinary_user() {
 fn each_check_fails_when_its_wall_is_taken_away() {
     let _alone = alone();
     for wall in WALLS {
-        assert_falls(wall, &demo(&["--json", "--without", wall]));
+        assert_falls(wall, &demo(&["--json", "--without", wall, "--only", wall]));
     }
 }
 
@@ -182,9 +182,19 @@ fn each_check_fails_when_its_wall_is_taken_away_for_an_ordinary_user() {
     if is_root() {
         let binary = ForAll::new();
         for wall in WALLS {
-            assert_falls(wall, &binary.demo(&["--json", "--without", wall]));
+            let words = ["--json", "--without", wall, "--only", wall];
+            assert_falls(wall, &binary.demo(&words));
         }
     }
+}
+
+#[test]
+fn without_a_wall_the_others_are_looked_at_too() {
+    let _alone = alone();
+    let output = demo(&["--json", "--without", "visible_limit"]);
+    assert_falls("visible_limit", &output);
+    let result = json(&output);
+    assert_eq!(result["checks"].as_array().unwrap().len(), WALLS.len());
 }
 
 #[test]

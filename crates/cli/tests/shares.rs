@@ -138,7 +138,7 @@ fn the_scheduler_outlives_the_slice_that_started_it_and_may_die_with_it() {
     shares.runs(left);
 }
 
-// `Scheduler::holds_something`: with nobody else there is nothing to divide, but somebody to let in.
+// `SETTLES` of the scheduler: with nobody else there is nothing to divide, but somebody to let in.
 #[test]
 fn who_pays_comes_back_when_the_last_other_has_gone() {
     let shares = Shares::start();

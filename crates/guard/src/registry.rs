@@ -106,6 +106,8 @@ pub struct Ask {
     pub weight: u32,
     /// A ceiling on its part of a card's time, in hundredths of a percent.
     pub cap: Option<u16>,
+    /// It is to be served soon: its neighbours run for so many microseconds at a time while it is awake.
+    pub latency: Option<u32>,
 }
 
 impl Registry {
@@ -306,6 +308,8 @@ impl Registry {
         board
             .cap
             .store(ask.cap.unwrap_or(0).into(), Ordering::Release);
+        let latency = ask.latency.unwrap_or(0);
+        board.latency.store(latency, Ordering::Release);
         let path = self.folder.join(format!("{}.tenant", ask.name));
         let file = OpenOptions::new()
             .write(true)

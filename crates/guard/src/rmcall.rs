@@ -60,6 +60,35 @@ pub fn control(
     Ok(Status(u32_at(&block, l::STATUS)))
 }
 
+/// What the driver says for the number of no channel.
+const NO_CHANNEL: u32 = u32::MAX;
+
+/// Hardware's number of a channel of a client, asked by one of its devices; `None`: it has none.
+///
+/// # Errors
+/// The ioctl failed, or the driver refused (the status is in the text).
+pub fn number_of_channel(
+    backend: &dyn Backend,
+    file: BorrowedFd<'_>,
+    (client, device, channel): (u32, u32, u32),
+) -> io::Result<Option<u32>> {
+    use layout::channel_list as l;
+    let mut number = NO_CHANNEL;
+    let mut params = [0u8; l::SIZE];
+    put_u32(&mut params, l::NUM_CHANNELS, 1);
+    let (handles, numbers) = (&raw const channel as u64, &raw mut number as u64);
+    put_u64(&mut params, l::P_CHANNEL_HANDLE_LIST, handles);
+    put_u64(&mut params, l::P_CHANNEL_LIST, numbers);
+    let list = ctrl::NV0080_FIFO_GET_CHANNELLIST;
+    match control(backend, file, client, device, list, &mut params)? {
+        // The driver wrote it behind the compiler's back.
+        Status::OK => Ok(Some(std::hint::black_box(number)).filter(|&n| n != NO_CHANNEL)),
+        s => Err(io::Error::other(format!(
+            "the driver refused the number of a channel: {s:?}"
+        ))),
+    }
+}
+
 /// Allocates an object; returns its handle.
 ///
 /// # Errors
@@ -430,6 +459,22 @@ impl OwnClient {
             &mut params,
         )?;
         Ok(u64_at(&params, layout::timer_time::TIME_NSEC))
+    }
+
+    /// Hardware's number of the channel whose context is on a card's compute engine, at work or not; `None`: there is
+    /// none.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn resident_channel(&self, gpu: &Gpu) -> io::Result<Option<u32>> {
+        let mut params = [0u8; layout::resident_channel::SIZE];
+        self.control(
+            OwnClient::subdevice(gpu),
+            ctrl::NV2080_GR_GET_CURRENT_RESIDENT_CHANNEL,
+            &mut params,
+        )?;
+        let number = u32_at(&params, layout::resident_channel::CH_ID);
+        Ok((number != NO_CHANNEL).then_some(number))
     }
 
     fn frame_buffer_at(&self, index: usize, want: &[u32]) -> io::Result<Vec<Bytes>> {

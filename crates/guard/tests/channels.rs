@@ -30,6 +30,7 @@ fn grant(registry: &Registry, name: &str, memory: Bytes) -> std::io::Result<Leas
         helper_user: false,
         weight: 100,
         cap: None,
+        latency: None,
     };
     registry.grant(&ask, &[card()])
 }

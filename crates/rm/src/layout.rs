@@ -300,6 +300,12 @@ layouts! {
     preemption_mode: "NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", 32, {
         FLAGS = 0, H_CHANNEL = 4, GFXP_PREEMPT_MODE = 8, CILP_PREEMPT_MODE = 12, GR_ROUTE_INFO = 16
     }
+    /// The channel that is on the compute engine (`0x2080121c`).
+    resident_channel: "NV2080_CTRL_GR_GET_CURRENT_RESIDENT_CHANNEL_PARAMS", 24, { CH_ID = 0, GR_ROUTE_INFO = 8 }
+    /// Hardware's numbers of channels (`0x0080170d`).
+    channel_list: "NV0080_CTRL_FIFO_GET_CHANNELLIST_PARAMS", 24, {
+        NUM_CHANNELS = 0, P_CHANNEL_HANDLE_LIST = 8, P_CHANNEL_LIST = 16
+    }
     /// What a handle is (`0x00000d02`).
     handle_info: "NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS", 16, { H_OBJECT = 0, INDEX = 4, DATA = 8 }
     /// Bind the context-switch timeline to an event buffer (`0x20801238`).

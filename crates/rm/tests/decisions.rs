@@ -170,6 +170,7 @@ fn levers_and_device_wide_calls_are_out_of_reach() {
         for cmd in [
             0x2080_110b,
             0x2080_111a,
+            0x2080_121c,
             0x2080_1238,
             0x90cd_0101,
             0x90cd_0104,
@@ -213,13 +214,14 @@ fn levers_and_device_wide_calls_are_out_of_reach() {
             abi.control(0x2080_200a).unwrap().decision,
             Decision::Execute
         );
-        // CUDA's own schedule, timeslice and preempt calls keep working.
-        for cmd in [0xa06c_0101, 0xa06c_0103, 0xa06c_0105, 0xa06f_0103] {
-            assert_eq!(
-                abi.control(cmd).unwrap().decision,
-                Decision::Execute,
-                "{cmd:#x}"
-            );
+        // CUDA's own schedule, timeslice and preempt calls are answered with success; the last two are the scheduler's.
+        for (cmd, decision) in [
+            (0xa06c_0101, Decision::Execute),
+            (0xa06f_0103, Decision::Execute),
+            (0xa06c_0103, Decision::Absorb),
+            (0xa06c_0105, Decision::Absorb),
+        ] {
+            assert_eq!(abi.control(cmd).unwrap().decision, decision, "{cmd:#x}");
         }
         for id in [
             0x0f, 0x78, 0x7e, 0x81, 0x82, 0x83, 0xc2, 0xf3, 0x900e, 0x90cc, 0x90cd, 0xb0cc, 0xb1cc,

@@ -13,6 +13,33 @@ pub struct NodeSpec {
     /// Version of the driver. It has the kernel interface of its branch, or [`DRIVER_VERSION`]'s if nobody knows that
     /// branch, and behaves as [`DRIVER_VERSION`] in all else.
     pub driver: String,
+    /// What its cards lack.
+    pub lacks: Lacks,
+}
+
+/// What some cards or drivers lack, for whoever has to do without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lacks {
+    /// Slices are taken and not kept: every group runs for the one it began with.
+    pub slices: bool,
+    /// Nobody can bind the context-switch timeline.
+    pub timeline: bool,
+    /// Nobody is told which channel is on the compute engine.
+    pub residency: bool,
+}
+
+impl Lacks {
+    /// The word for something that is lacking.
+    fn add(&mut self, word: &str) -> Option<()> {
+        let lack = match word {
+            "slices" => &mut self.slices,
+            "timeline" => &mut self.timeline,
+            "residency" => &mut self.residency,
+            _ => return None,
+        };
+        *lack = true;
+        Some(())
+    }
 }
 
 /// One simulated GPU.
@@ -99,8 +126,9 @@ impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "no simulated node is called {:?}: write COUNTxMODEL, COUNT 1 to {MAX_DEVICES}, MODEL H200 (2xH200), and \
-             @VERSION for a driver of another version (2xH200@570.133.20)",
+            "no simulated node is called {:?}: write COUNTxMODEL, COUNT 1 to {MAX_DEVICES}, MODEL H200 (2xH200), \
+             -no-slices, -no-timeline or -no-residency for cards that lack it (1xH200-no-timeline), and @VERSION for a \
+             driver of another version (2xH200@570.133.20)",
             self.asked
         )
     }
@@ -121,6 +149,12 @@ impl FromStr for NodeSpec {
             asked: text.to_owned(),
         };
         let (cards, driver) = text.split_once('@').unwrap_or((text, DRIVER_VERSION));
+        let mut parts = cards.split("-no-");
+        let cards = parts.next().unwrap_or_default();
+        let mut lacks = Lacks::default();
+        for word in parts {
+            lacks.add(word).ok_or_else(error)?;
+        }
         let (count, model) = cards.split_once(['x', 'X']).ok_or_else(error)?;
         let count: u8 = count.parse().map_err(|_| error())?;
         let is_version = (1..=LONGEST_VERSION).contains(&driver.len())
@@ -132,6 +166,7 @@ impl FromStr for NodeSpec {
         Ok(NodeSpec {
             devices: (0..count).map(DeviceSpec::h200).collect(),
             driver: driver.to_owned(),
+            lacks,
         })
     }
 }
@@ -152,12 +187,33 @@ mod tests {
         );
         assert_eq!(node.driver, DRIVER_VERSION);
         assert_eq!("1xH200@999.1".parse::<NodeSpec>().unwrap().driver, "999.1");
+        assert_eq!(node.lacks, Lacks::default());
+        let lacking: NodeSpec = "1xH200-no-timeline-no-slices@999.1".parse().unwrap();
+        assert_eq!(
+            lacking.lacks,
+            Lacks {
+                slices: true,
+                timeline: true,
+                residency: false
+            }
+        );
     }
 
     #[test]
     fn what_is_no_node_is_refused_with_the_text_in_the_message() {
         for text in [
-            "", "H200", "0xH200", "17xH200", "2xA100", "-1xH200", "2x", "1xH200@", "1xH200@x",
+            "",
+            "H200",
+            "0xH200",
+            "17xH200",
+            "2xA100",
+            "-1xH200",
+            "2x",
+            "1xH200@",
+            "1xH200@x",
+            "1xH200-no-",
+            "1xH200-no-memory",
+            "1xH200-slices",
         ] {
             let error = text.parse::<NodeSpec>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");

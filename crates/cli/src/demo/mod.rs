@@ -62,6 +62,8 @@ struct Stage {
     observer: Observer,
     attacker: String,
     without: Option<String>,
+    /// Walls to look at; none: all.
+    only: Vec<String>,
     bob: Mutex<Option<Neighbour>>,
 }
 
@@ -79,14 +81,16 @@ impl Drop for Over<'_> {
 /// # Errors
 /// One line: the wall does not exist, or the node could not be started.
 pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
-    if let Some(name) = &options.without
-        && Walls::without(name).is_none()
-    {
-        return Err(format!(
-            "--without {name}: no such wall; there are {}",
-            Walls::names().join(", ")
-        )
-        .into());
+    let without = options.without.iter().map(|name| ("--without", name));
+    let only = options.only.iter().map(|name| ("--only", name));
+    for (flag, name) in without.chain(only) {
+        if Walls::without(name).is_none() {
+            return Err(format!(
+                "{flag} {name}: no such wall; there are {}",
+                Walls::names().join(", ")
+            )
+            .into());
+        }
     }
     say::note(format_args!(
         "gpuslice demo: starting a simulated node with two NVIDIA H200"
@@ -103,6 +107,7 @@ pub fn run(options: &DemoOptions) -> Result<u8, Failure> {
         observer,
         attacker,
         without: options.without.clone(),
+        only: options.only.clone(),
         bob: Mutex::new(None),
     };
     stage.try_a_slice()?;
@@ -280,9 +285,12 @@ impl Stage {
 
     /// All of Mallory's attempts, in the order of the table.
     fn attempts(&self) -> Vec<Finding> {
-        let mut found = side_by_side(CHECKS, AT_ONCE, |check| self.attempt(check));
+        let asked = |wall: &str| self.only.is_empty() || self.only.iter().any(|w| w == wall);
+        let checks: Vec<&Check> = CHECKS.iter().filter(|c| asked(c.wall)).collect();
+        let shares: Vec<_> = SHARES.iter().filter(|s| asked(s.wall)).collect();
+        let mut found = side_by_side(&checks, AT_ONCE, |check| self.attempt(check));
         let without = self.without.as_deref();
-        found.extend(side_by_side(SHARES, NODES_AT_ONCE, |shares| {
+        found.extend(side_by_side(&shares, NODES_AT_ONCE, |shares| {
             shares.attempt(without)
         }));
         found

@@ -3,9 +3,9 @@
 mod devices;
 mod kernel;
 mod shares;
+mod slices;
 
 use std::fs;
-use std::path::Path;
 
 use guard::backend::Backend;
 use guard::registry::{Entry, Registry};
@@ -15,6 +15,7 @@ use guard::unknown::Counts;
 use policy::units::Bytes;
 use serde::Serialize;
 
+use crate::args::NodeOptions;
 use crate::ps::UnknownCall;
 use crate::{Failure, backend, human, say, sim};
 
@@ -89,15 +90,19 @@ struct Report {
     root: bool,
     checks: Vec<Check>,
     gpus: Vec<Card>,
+    /// Whether the time of each card can be divided by slices; only where that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shares: Option<Vec<slices::Tried>>,
     /// Calls that this version does not know and refused, in slices that live or have ended.
     unknown_calls: Vec<UnknownCall>,
 }
 
-/// Prints the report; 0 if `run` would work.
+/// Prints the report; 0 if `run` would work, and shares hold if that was asked.
 ///
 /// # Errors
 /// The simulated node that was asked for cannot be had.
-pub fn run(asked_sim: Option<&str>, json: bool, device: Option<&Path>) -> Result<u8, Failure> {
+pub fn run(options: &NodeOptions) -> Result<u8, Failure> {
+    let (asked_sim, device) = (options.sim.as_deref(), options.device.as_deref());
     // Where the devices are locked to slices, this process is in the group of one from here on.
     let mut _place = None;
     // Before anything else: these fork, and a fork wants one thread and nothing open.
@@ -152,6 +157,7 @@ pub fn run(asked_sim: Option<&str>, json: bool, device: Option<&Path>) -> Result
         Some(node) => node.registry(),
         None => Registry::of_machine(),
     };
+    let folder = registry.as_ref().ok().map(|r| r.folder().to_owned());
     if let Ok(registry) = &registry {
         checks.push(shares::scheduler(registry));
     }
@@ -171,21 +177,37 @@ pub fn run(asked_sim: Option<&str>, json: bool, device: Option<&Path>) -> Result
     let root = sys::uids().1 == 0;
     checks.extend(isolation(root, &checks));
     let run_works = checks.iter().all(|c| c.state != State::Missing);
+    let mut tried = None;
+    match folder {
+        Some(folder) if options.shares && run_works => {
+            let socket = node.as_ref().map(sim::Node::socket);
+            let on = |gpu: &Gpu| slices::try_on(gpu, &folder, socket, &tenants);
+            let all: Vec<slices::Tried> = gpus.iter().map(on).collect();
+            checks.extend(all.iter().map(slices::Tried::check));
+            tried = Some(all);
+        }
+        _ => checks.push(slices::not_tried(options.shares)),
+    }
     let gpus = gpus.iter().map(|g| granted(g, &tenants)).collect();
     let report = Report {
         run_works,
         root,
         checks,
         gpus,
+        shares: tried,
         unknown_calls: UnknownCall::list(&unknown),
     };
-    let text = if json {
+    let text = if options.json {
         serde_json::to_string(&report)? + "\n"
     } else {
         table(&report)
     };
     say::print(text.as_bytes())?;
-    Ok(u8::from(!report.run_works))
+    let shares_hold = match &report.shares {
+        Some(tried) => tried.iter().all(slices::Tried::holds),
+        None => true,
+    };
+    Ok(u8::from(!(report.run_works && shares_hold)))
 }
 
 fn branch(driver: &dyn Backend) -> Check {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use guard::registry::Registry;
 use guard::rmcall::OwnClient;
-use guard::share::board::{self, Node, SENSORS};
+use guard::share::board::{self, Node};
 use guard::share::timeline::Timeline;
 
 use super::Check;
@@ -20,15 +20,20 @@ pub fn sensor(own: OwnClient, root: bool) -> Check {
     let own = Arc::new(own);
     let refused = own.gpus().iter().find_map(|gpu| {
         let why = Timeline::open(own.clone(), gpu).err()?;
-        Some(format!(
-            "none: GPU {} does not tell who computes ({why})",
-            gpu.index
-        ))
+        Some((gpu, why, own.resident_channel(gpu)))
     });
     match refused {
-        Some(found) => Check::weak(
+        Some((gpu, why, Ok(_))) => Check::weak(
             SENSOR,
-            &found,
+            &format!(
+                "sampled: GPU {} does not record who computes ({why}), and is asked again and again",
+                gpu.index
+            ),
+            "shares hold within the error that `gpuslice ps --json` states",
+        ),
+        Some((gpu, why, Err(_))) => Check::weak(
+            SENSOR,
+            &format!("none: GPU {} does not tell who computes ({why})", gpu.index),
             "shares hold as far as the slices of channel groups alone divide; nothing corrects them",
         ),
         None if root => Check::fine(
@@ -71,8 +76,7 @@ fn at_work(node: &Node) -> Check {
             ),
         ),
         Some(_) => {
-            let sensor = node.sensor.load(Ordering::Acquire) as usize;
-            let sensor = SENSORS.get(sensor).copied().unwrap_or("none");
+            let sensor = node.sensor_text();
             Check::fine(SCHEDULER, &format!("process {pid}, sensor {sensor}"))
         }
     }

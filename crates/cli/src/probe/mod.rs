@@ -70,6 +70,8 @@ const KERNEL_NS: u64 = 200_000;
 const KERNELS_PER_GRAPH: u32 = 10;
 /// Submissions in flight, so that the device never waits for us.
 const IN_FLIGHT: usize = 4;
+/// What a program says that waits for the others.
+pub const READY: &str = "ready";
 /// Words of each step that are written: whether the memory is there, not how fast it is.
 const TOUCHED_WORDS: u64 = 16;
 /// More steps say nothing that fewer would not.
@@ -103,12 +105,15 @@ pub fn run(options: &ProbeOptions) -> Result<u8, Failure> {
         report.alloc = Some(allocate(device, step, &mut progress)?);
     }
     if let Some(length) = length {
-        report.work = Some(work(
-            &device.stream()?,
-            length,
-            options.graph,
-            &mut progress,
-        )?);
+        let load = if options.together {
+            Load::OF_MANY
+        } else {
+            Load::ALONE
+        };
+        let streams: Vec<Stream<'_, '_>> = (0..load.streams)
+            .map(|_| device.stream())
+            .collect::<Result<_, _>>()?;
+        report.work = Some(work(&streams, length, load, options.graph, &mut progress)?);
     }
     progress.clear();
     let text = if options.json {
@@ -179,22 +184,66 @@ fn allocate(
     })
 }
 
+/// What is submitted, and how much of it is in flight.
+#[derive(Clone, Copy)]
+struct Load {
+    kernel_ns: u64,
+    /// Kernels of one submission.
+    batch: u64,
+    in_flight: usize,
+    /// Streams that take turns: where one has run dry the other has not.
+    streams: usize,
+    /// Whether others are to begin at the same time.
+    together: bool,
+}
+
+impl Load {
+    const ALONE: Load = Load {
+        kernel_ns: KERNEL_NS,
+        batch: 1,
+        in_flight: IN_FLIGHT,
+        streams: 1,
+        together: false,
+    };
+    /// Where several programs are compared: never without work, or the others would get what is left of its slice.
+    const OF_MANY: Load = Load {
+        kernel_ns: 2_000_000,
+        batch: 16,
+        in_flight: 8,
+        streams: 2,
+        together: true,
+    };
+
+    /// Waits for the others.
+    fn meet(self) -> Result<(), Failure> {
+        if self.together {
+            say::print(format!("{READY}\n").as_bytes())?;
+            std::io::stdin().read_line(&mut String::new())?;
+        }
+        Ok(())
+    }
+}
+
 fn work(
-    stream: &Stream<'_, '_>,
+    streams: &[Stream<'_, '_>],
     length: Duration,
+    load: Load,
     graph: bool,
     progress: &mut Progress,
 ) -> Result<WorkReport, Failure> {
-    let (kernels, seconds) = count(stream, length, progress, "kernels", || {
-        stream.spin(KERNEL_NS)
-    })?;
+    let spin =
+        |stream: &Stream<'_, '_>, times| (0..times).try_for_each(|_| stream.spin(load.kernel_ns));
+    let (batches, seconds) = count(streams, length, load, progress, "kernels", spin)?;
+    let kernels = batches * load.batch;
     let graph = match graph {
         false => None,
         true => {
-            let graph = stream.graph(KERNELS_PER_GRAPH, KERNEL_NS)?;
-            let (replays, seconds) = count(stream, length, progress, "graph replays", || {
-                stream.replay(&graph)
-            })?;
+            let (first, alone) = (&streams[..1], Load::ALONE);
+            let graph = first[0].graph(KERNELS_PER_GRAPH, load.kernel_ns)?;
+            let replay =
+                |stream: &Stream<'_, '_>, times| (0..times).try_for_each(|_| stream.replay(&graph));
+            let (replays, seconds) =
+                count(first, length, alone, progress, "graph replays", replay)?;
             Some(GraphReport {
                 seconds,
                 kernels_per_replay: KERNELS_PER_GRAPH,
@@ -205,7 +254,7 @@ fn work(
     };
     Ok(WorkReport {
         seconds,
-        kernel_ns: KERNEL_NS,
+        kernel_ns: load.kernel_ns,
         kernels,
         kernels_per_second: kernels as f64 / seconds,
         graph,
@@ -215,34 +264,47 @@ fn work(
 /// Submits with a few in flight; returns how many were done and in how many seconds. The first is not counted: it waits
 /// for what was loaded to reach the device.
 fn count(
-    stream: &Stream<'_, '_>,
+    streams: &[Stream<'_, '_>],
     length: Duration,
+    load: Load,
     progress: &mut Progress,
     what: &str,
-    submit: impl Fn() -> Result<(), Refused>,
+    submit: impl Fn(&Stream<'_, '_>, u64) -> Result<(), Refused>,
 ) -> Result<(u64, f64), Failure> {
-    submit()?;
-    stream.wait()?;
-    let events: Vec<Event> = (0..IN_FLIGHT)
-        .map(|_| stream.event())
-        .collect::<Result<_, _>>()?;
+    for stream in streams {
+        submit(stream, load.batch)?;
+        stream.wait()?;
+    }
+    let turns = streams.iter().cycle().take(load.in_flight);
+    let flying: Vec<(&Stream<'_, '_>, Event)> = turns
+        .map(|stream| Ok((stream, stream.event()?)))
+        .collect::<Result<_, Refused>>()?;
+    load.meet()?;
     let start = Instant::now();
-    for event in &events {
-        submit()?;
+    // Not counted: so that streams that take turns do not run dry at the same time.
+    submit(&streams[0], load.batch / 2)?;
+    for (stream, event) in &flying {
+        submit(stream, load.batch)?;
         stream.record(event)?;
     }
     let mut done = 0;
-    for event in events.iter().cycle() {
+    for (stream, event) in flying.iter().cycle() {
         stream.wait_for(event)?;
         done += 1;
         let elapsed = start.elapsed();
         if elapsed >= length {
-            stream.wait()?;
+            streams.iter().try_for_each(Stream::wait)?;
             return Ok((done, elapsed.as_secs_f64()));
         }
-        submit()?;
+        submit(stream, load.batch)?;
         stream.record(event)?;
-        progress.say(|| format!("{done} {what} in {:.1} s", elapsed.as_secs_f64()));
+        progress.say(|| {
+            format!(
+                "{} {what} in {:.1} s",
+                done * load.batch,
+                elapsed.as_secs_f64()
+            )
+        });
     }
     unreachable!("a cycle over a few events does not end")
 }

@@ -103,12 +103,16 @@ fn threat_35_what_is_born_while_its_tenant_is_stopped_does_not_run() {
     }
 }
 
-// `Planner::count_contexts`: who ran in the last three cycles is active.
+// `Planner::count_contexts`: who ran in the last three cycles is active; and debt is the tenant's.
 #[test]
-fn threat_36_groups_that_take_turns_get_no_more() {
+fn threat_36_groups_that_come_and_go_by_turns_get_no_more() {
     // Half of, once and twice the time between two looks of the scheduler.
-    for each in ["each=12", "each=25", "each=50"] {
-        is_held_to_a_quarter(&["rotate", "ms=1", "contexts=6", each]);
+    for (on, off) in [
+        ("on=12", "off=12"),
+        ("on=25", "off=25"),
+        ("on=50", "off=50"),
+    ] {
+        is_held_to_a_quarter(&["spin", "ms=1", "processes=5", on, off]);
     }
 }
 

@@ -19,6 +19,9 @@ pub const SLOTS: usize = 2048;
 /// Cards of one slice.
 pub const CARDS: usize = 32;
 
+/// Numbers that hardware has for the channels of a card's compute engine; a number above is nobody's.
+pub const NUMBERS: usize = 4096;
+
 /// What a channel group is to have: how long it runs at a time, and whether it runs at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
@@ -116,6 +119,11 @@ pub struct Board {
     pub cap: AtomicU32,
     /// Nonzero: paused.
     pub paused: AtomicU32,
+    /// Microseconds that its neighbours run at a time while it is awake; zero: as long as their part is.
+    pub latency: AtomicU32,
+    /// Nonzero: it tries what slices alone do (`doctor --shares`). While all tenants of a card do, nobody there is stopped
+    /// for what he overdrew; a single other one, and this says nothing.
+    pub slices_alone: AtomicU32,
     /// How many slots have ever been used.
     pub used: AtomicU32,
     /// Counts what the scheduler has written: the helper sleeps on it.
@@ -184,6 +192,10 @@ pub struct Node {
     pub started: AtomicU32,
     /// Nonzero from a scheduler's start until it has ended by itself.
     pub working: AtomicU32,
+    /// Standard error of what the sensor said of the last second, in millionths of the card; zero: it counts exactly.
+    pub error_ppm: AtomicU32,
+    /// Whose channel it is, by the card's minor number and hardware's number of the channel: the helper. Zero: nobody's.
+    owners: [[AtomicU32; NUMBERS]; CARDS],
 }
 
 // SAFETY: `repr(C)`, atomics only.
@@ -193,6 +205,50 @@ unsafe impl Shareable for Node {}
 pub const SENSORS: [&str; 3] = ["none", "timeline", "sampled"];
 
 impl Node {
+    fn slot_of(&self, minor: u32, number: u32) -> Option<&AtomicU32> {
+        self.owners.get(minor as usize)?.get(number as usize)
+    }
+
+    /// A channel of this number is the helper's from now on, whoever had the number before.
+    pub fn own(&self, minor: u32, number: u32, helper: u32) {
+        if let Some(owner) = self.slot_of(minor, number) {
+            owner.store(helper, Ordering::Release);
+        }
+    }
+
+    /// The helper has no channel of this number any more. If it is another's already, it stays so.
+    pub fn disown(&self, minor: u32, number: u32, helper: u32) {
+        if let Some(owner) = self.slot_of(minor, number)
+            && owner.load(Ordering::Acquire) == helper
+        {
+            let _was = owner.compare_exchange(helper, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// A helper has no channels at all on a card: it is gone, or has just begun.
+    pub fn disown_all(&self, minor: u32, helper: u32) {
+        (0..NUMBERS as u32).for_each(|number| self.disown(minor, number, helper));
+    }
+
+    /// The helper whose channel it is; zero: nobody's that is known.
+    pub fn owner(&self, minor: u32, number: u32) -> u32 {
+        self.slot_of(minor, number)
+            .map_or(0, |owner| owner.load(Ordering::Acquire))
+    }
+
+    /// Which sensor is in use and how far it is to be trusted, for people.
+    pub fn sensor_text(&self) -> String {
+        let sensor = self.sensor.load(Ordering::Acquire) as usize;
+        let name = SENSORS.get(sensor).copied().unwrap_or("unknown");
+        match name {
+            "sampled" => {
+                let points = f64::from(self.error_ppm.load(Ordering::Acquire)) / 1e4;
+                format!("sampled (standard error {points:.1} points over one second)")
+            }
+            name => name.to_owned(),
+        }
+    }
+
     /// Something happened that the scheduler should look at.
     pub fn tell(&self) {
         self.news.fetch_add(1, Ordering::AcqRel);
@@ -299,6 +355,28 @@ mod tests {
             attached: false,
         };
         assert_eq!(unpack(7, pack(7, detached)), Some(detached));
+    }
+
+    #[test]
+    fn a_number_that_another_has_got_is_not_taken_from_it() {
+        let folder = std::env::temp_dir().join(format!("gpuslice-node-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let node = map_node(&node_file(&folder).unwrap()).unwrap();
+        node.own(1, 7, 100);
+        assert_eq!((node.owner(1, 7), node.owner(0, 7)), (100, 0));
+        node.own(1, 7, 200);
+        node.disown(1, 7, 100);
+        assert_eq!(node.owner(1, 7), 200);
+        node.own(1, 8, 100);
+        node.own(2, 7, 200);
+        node.disown_all(1, 200);
+        assert_eq!((node.owner(1, 7), node.owner(1, 8)), (0, 100));
+        assert_eq!(node.owner(2, 7), 200, "another card");
+        // Numbers that no card has are nobody's.
+        node.own(CARDS as u32, 0, 100);
+        node.own(0, u32::MAX, 100);
+        assert_eq!(node.owner(0, u32::MAX), 0);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -19,6 +19,7 @@ use policy::ledger::{ClientHandle, DeviceIndex, ObjectHandle};
 use rm::{Kind, Status, class, ctrl, layout};
 
 use super::board::{Board, Node, SLOTS, Setting};
+use super::numbers::Numbers;
 use super::shared::{self, Shared};
 use crate::files::OpenFile;
 use crate::rmcall::{self, MOST_CHANNELS, put_u32, put_u64};
@@ -39,6 +40,7 @@ pub struct Levers {
     board: Shared<Board>,
     node: Shared<Node>,
     groups: Mutex<Groups>,
+    numbers: Numbers,
     /// The scheduler has fallen silent, and the user was told.
     abandoned: AtomicBool,
     /// When groups were told of last, without the wall `birth_window`.
@@ -100,6 +102,7 @@ impl Levers {
             board,
             node,
             groups: Mutex::default(),
+            numbers: Numbers::default(),
             abandoned: AtomicBool::new(false),
             told_us: AtomicU64::new(0),
         }
@@ -227,6 +230,15 @@ impl Levers {
         let Some(of) = self.groups().by_name.get(&(client, group)).cloned() else {
             return Ok(());
         };
+        if let Some(file) = of.file.upgrade().filter(|_| of.computes) {
+            let names = (client, group, channel);
+            let minor = tenant.device(of.device).gpu.minor;
+            let numbered = self.numbers.born(tenant, &self.node, &file, names, minor);
+            if let Err(why) = numbered {
+                // Where switches are recorded it is not needed; elsewhere its time would be nobody's.
+                tenant.say(&format!("hardware's number of a channel is not known ({why}): what it runs cannot be seen by the sensor `sampled`"));
+            }
+        }
         let has = self.board.slots[of.slot].has(of.serial);
         if has.is_none_or(|has| has.attached) {
             return Ok(());
@@ -365,6 +377,7 @@ impl Levers {
 
     /// Lets go of groups that the ledger does not know any more.
     pub fn sweep(&self, tenant: &Tenant) {
+        self.numbers.sweep(tenant, &self.node);
         let gone: Vec<_> = {
             let ledger = tenant.ledger();
             let groups = self.groups();

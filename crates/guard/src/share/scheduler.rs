@@ -19,6 +19,7 @@ use policy::share::{
 };
 
 use super::board::{self, BOARD, Board, Node, Setting, ShareWalls};
+use super::sampled::Sampler;
 use super::shared::{self, Shared};
 use super::timeline::Timeline;
 use crate::backend::Backend;
@@ -30,7 +31,8 @@ use crate::sys;
 const TICK: Duration = Duration::from_millis(25);
 /// Otherwise it is looked so often whether anything has changed unsaid (a tenant that was killed).
 const IDLE: Duration = Duration::from_millis(250);
-/// Microseconds for which a card is looked at on when there is nothing more to divide: who is left gets long slices again.
+/// Microseconds for which a card is looked at on when there is nothing more to divide: who is left is let in, and gets long
+/// slices again.
 const SETTLES: u64 = 1_000_000;
 /// With nothing to divide for so long the scheduler ends.
 const NOTHING_TO_DO: u64 = 5_000_000;
@@ -50,7 +52,8 @@ struct Tenant {
     cards: Vec<usize>,
     /// What was read of the board last.
     changes: Option<u32>,
-    terms: (u32, u32, u32),
+    /// Weight, cap, whether it is paused, latency.
+    terms: (u32, u32, u32, u32),
     /// By slot: number and name in the planner.
     groups: HashMap<usize, (u32, GroupId, usize)>,
 }
@@ -70,6 +73,8 @@ enum Sensor {
     /// Not asked for yet.
     Off,
     Timeline(Box<Timeline>),
+    /// There is no timeline; the driver is asked again and again who is on the card.
+    Sampled(Sampler),
     /// The driver does not tell who ran: everybody who has contexts is taken to want all that he is entitled to, and
     /// nothing corrects what he gets. Since when, in microseconds of the card's clock.
     None(u64),
@@ -79,7 +84,7 @@ enum Sensor {
 struct Scheduler {
     folder: PathBuf,
     registry: Registry,
-    node: Shared<Node>,
+    node: Arc<Shared<Node>>,
     own: Arc<OwnClient>,
     cards: Vec<Card>,
     tenants: HashMap<String, Tenant>,
@@ -95,7 +100,7 @@ struct Scheduler {
 /// # Errors
 /// The driver or the registry cannot be used: nobody is scheduled then, and no new group is made.
 pub fn run(folder: &Path, backend: Arc<dyn Backend>) -> io::Result<()> {
-    let node = board::map_node(&board::node_file(folder)?)?;
+    let node = Arc::new(board::map_node(&board::node_file(folder)?)?);
     if node.working.swap(1, Ordering::AcqRel) != 0 {
         let before = node.scheduler.load(Ordering::Acquire);
         let silent = node.silent_us().unwrap_or(0) / 1000;
@@ -147,8 +152,7 @@ impl Scheduler {
                 if self.is_divided(card) {
                     self.cards[card].divided_us = now;
                 }
-                let settles = self.cards[card].divided_us + SETTLES;
-                if now < settles || self.holds_something(card) {
+                if now < self.cards[card].divided_us + SETTLES {
                     wait = wait.min(self.tick(card)?);
                 }
             }
@@ -172,15 +176,6 @@ impl Scheduler {
         tenants > 1
     }
 
-    /// Whether a group of a card waits to be let in. The last other tenant may have gone meanwhile.
-    fn holds_something(&self, card: usize) -> bool {
-        self.tenants.values().any(|tenant| {
-            let slots = &tenant.board.slots;
-            let mut here = tenant.groups.iter().filter(|(_, group)| group.2 == card);
-            here.any(|(&slot, group)| slots[slot].wanted(group.0).is_some_and(|w| !w.attached))
-        })
-    }
-
     /// Tenants that came, changed and went.
     fn look_for_tenants(&mut self) -> io::Result<()> {
         let dead: Vec<String> = self
@@ -194,6 +189,8 @@ impl Scheduler {
                 for &card in &tenant.cards {
                     self.cards[card].planner.dismiss(tenant.id);
                     self.cards[card].places.retain(|_, place| place.0 != name);
+                    let minor = self.cards[card].gpu.minor;
+                    self.node.disown_all(minor, tenant.helper);
                 }
             }
         }
@@ -227,7 +224,7 @@ impl Scheduler {
                 pidfd,
                 cards,
                 changes: None,
-                terms: (0, 0, 0),
+                terms: (0, 0, 0, 0),
                 groups: HashMap::new(),
             };
             self.tenants.insert(entry.name, tenant);
@@ -238,6 +235,7 @@ impl Scheduler {
                 board.weight.load(Ordering::Acquire),
                 board.cap.load(Ordering::Acquire),
                 board.paused.load(Ordering::Acquire),
+                board.latency.load(Ordering::Acquire),
             );
             if terms == tenant.terms && tenant.changes.is_some() {
                 continue;
@@ -246,7 +244,13 @@ impl Scheduler {
                 let planner = &mut self.cards[card].planner;
                 let cap = (terms.1 != 0).then(|| u16::try_from(terms.1).unwrap_or(10_000));
                 let weight = if terms.0 == 0 { WEIGHT } else { terms.0 };
-                planner.admit(tenant.id, Terms { weight, cap });
+                let latency = Some(terms.3).filter(|us| *us != 0);
+                let terms_here = Terms {
+                    weight,
+                    cap,
+                    latency,
+                };
+                planner.admit(tenant.id, terms_here);
                 planner.go_without(tenant.id, walls_of(board).planner);
                 if terms.2 != 0 {
                     planner.pause(tenant.id);
@@ -332,15 +336,16 @@ impl Scheduler {
             for other in &mut self.cards[1..] {
                 let (_, more) = other.measure(&self.own, &self.node, &self.tenants)?;
                 measured.runs.extend(more.runs);
+                measured.sampled.extend(more.sampled);
             }
             let of_each = measured.runs.drain(..);
             let of_each = of_each.map(|(tenant, run)| (tenant, run.end_us - run.start_us));
-            measured.sampled = of_each.collect();
+            measured.sampled.extend(of_each);
         }
         let here = &mut self.cards[card];
         let plan = here.planner.tick(now_us, &measured);
         let mut to_tell: Vec<&str> = Vec::new();
-        for (group, setting) in settings(&plan) {
+        for (group, setting) in settings(&plan, slices_alone(&self.tenants, card)) {
             let Some((name, slot, serial)) = here.places.get(&group) else {
                 continue;
             };
@@ -395,11 +400,12 @@ impl Scheduler {
                 said.fallback_us
                     .store(u32::try_from(*us).unwrap_or(u32::MAX), order);
             }
-            let ran: u64 = measured
-                .runs
-                .iter()
+            let runs = measured.runs.iter();
+            let runs = runs.map(|(of, run)| (*of, run.end_us.saturating_sub(run.start_us)));
+            let ran: u64 = runs
+                .chain(measured.sampled.iter().copied())
                 .filter(|(of, _)| *of == tenant.id)
-                .map(|(_, run)| run.end_us.saturating_sub(run.start_us))
+                .map(|(_, us)| us)
                 .sum();
             said.ran_us.fetch_add(ran, Ordering::AcqRel);
         }
@@ -449,34 +455,54 @@ impl Card {
     fn measure(
         &mut self,
         own: &Arc<OwnClient>,
-        node: &Node,
+        node: &Arc<Shared<Node>>,
         tenants: &HashMap<String, Tenant>,
     ) -> io::Result<(u64, Measured)> {
         if let Sensor::Off = self.sensor {
             self.sensor = match Timeline::open(own.clone(), &self.gpu) {
                 Ok(timeline) => Sensor::Timeline(Box::new(timeline)),
-                Err(e) => self.without(own, &e)?,
+                Err(e) => self.without_timeline(own, node, &e)?,
             };
         }
-        let sensor = match self.sensor {
-            Sensor::Timeline(_) => 1,
-            Sensor::Off | Sensor::None(_) => 0,
+        let (sensor, error_ppm) = match &self.sensor {
+            Sensor::Timeline(_) => (1, 0),
+            Sensor::Sampled(sampler) => (2, sampler.error_ppm()),
+            Sensor::Off | Sensor::None(_) => (0, 0),
         };
+        node.error_ppm.store(error_ppm, Ordering::Release);
         node.sensor.store(sensor, Ordering::Release);
+        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
+        // Who is no tenant had the card all the same.
+        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let read = match &mut self.sensor {
             Sensor::Timeline(timeline) => timeline.read(),
+            Sensor::Sampled(sampler) => {
+                let now = own.gpu_time(&self.gpu)? / 1000;
+                match sampler.read(now) {
+                    Ok(seen) => {
+                        let sampled = seen.into_iter().map(|(pid, us)| (of(pid), us)).collect();
+                        let measured = Measured {
+                            sampled,
+                            ..Measured::default()
+                        };
+                        return Ok((now, measured));
+                    }
+                    Err(e) => {
+                        self.sensor = self.without(own, &e)?;
+                        return self.presume(own, tenants);
+                    }
+                }
+            }
             Sensor::Off | Sensor::None(_) => return self.presume(own, tenants),
         };
         let (now, news) = match read {
             Ok(read) => read,
             Err(e) => {
-                self.sensor = self.without(own, &e)?;
-                return self.presume(own, tenants);
+                // The next look is the first of the sensor that is left.
+                self.sensor = self.without_timeline(own, node, &e)?;
+                return Ok((self.now_us(own)?, Measured::default()));
             }
         };
-        let who: HashMap<u32, TenantId> = tenants.values().map(|t| (t.helper, t.id)).collect();
-        // Who is no tenant had the card all the same.
-        let of = |pid| who.get(&pid).copied().unwrap_or(FOREIGN);
         let runs = news.stretches.iter().map(|stretch| {
             let run = Run {
                 ctx: stretch.context as u16,
@@ -497,6 +523,25 @@ impl Card {
 }
 
 impl Card {
+    /// The sensor where switches are not recorded.
+    fn without_timeline(
+        &self,
+        own: &Arc<OwnClient>,
+        node: &Arc<Shared<Node>>,
+        why: &io::Error,
+    ) -> io::Result<Sensor> {
+        match Sampler::open(own.clone(), &self.gpu, node.clone()) {
+            Ok(sampler) => {
+                say(&format!(
+                    "GPU {}: there is no record of who ran ({why}): the driver is asked again and again",
+                    self.gpu.index
+                ));
+                Ok(Sensor::Sampled(sampler))
+            }
+            Err(e) => self.without(own, &io::Error::other(format!("{why}; {e}"))),
+        }
+    }
+
     fn without(&self, own: &OwnClient, why: &io::Error) -> io::Result<Sensor> {
         say(&format!(
             "GPU {}: the driver does not tell who ran ({why}): slices are set, and nothing corrects them",
@@ -533,14 +578,24 @@ impl Card {
 
 type Change = Box<dyn Fn(Setting) -> Setting>;
 
+/// Whether all tenants of a card want to see what slices do when nobody is stopped.
+fn slices_alone(tenants: &HashMap<String, Tenant>, card: usize) -> bool {
+    let mut here = tenants.values().filter(|t| t.cards.contains(&card));
+    here.all(|t| t.board.slices_alone.load(Ordering::Acquire) != 0)
+}
+
 /// What a plan says of each group, in its order.
-fn settings(plan: &Plan) -> Vec<(GroupId, Change)> {
+fn settings(plan: &Plan, slices_alone: bool) -> Vec<(GroupId, Change)> {
     let turned = |groups: &[GroupId], attached: bool| -> Vec<(GroupId, Change)> {
         let turn = move |now: Setting| Setting { attached, ..now };
         let to_change = |&group: &GroupId| (group, Box::new(turn) as Change);
         groups.iter().map(to_change).collect()
     };
-    let mut all = turned(&plan.detach, false);
+    let mut all = if slices_alone {
+        Vec::new()
+    } else {
+        turned(&plan.detach, false)
+    };
     all.extend(turned(&plan.attach, true));
     all.extend(plan.slices.iter().map(|&(group, us)| {
         let slice_us = u32::try_from(us).unwrap_or(u32::MAX);

@@ -125,10 +125,10 @@ fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Co
         let long = ran_us > 2 * longest + config.floor_us;
         for tenant in tenants
             .iter_mut()
-            .filter(|tenant| tenant.changed_us < begun_us)
+            .filter(|tenant| tenant.changed_us < begun_us && !tenant.kept_off())
         {
             tenant.claims.clear();
-            if long && !tenant.detached {
+            if long {
                 tenant.has_nothing(since_us);
             }
         }
@@ -144,6 +144,7 @@ fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Co
     let tenant = &mut tenants[runner];
     tenant.claims.clear();
     tenant.presumed = false;
+    let kept_off = tenant.kept_off();
     let context = tenant.contexts.entry(run.ctx).or_default();
     if !run.continued || context.end_us == 0 {
         context.start_us = run.start_us;
@@ -152,7 +153,7 @@ fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Co
     let length = run.end_us.saturating_sub(context.start_us);
     let slice = tenant.slices.least_us.min(tenant.slices_before.least_us);
     let full = length + EARLY_US >= slice;
-    let cut = tenant.detached
+    let cut = kept_off
         && (tenant.changed_us..tenant.changed_us.saturating_add(CUT_US)).contains(&run.end_us);
     context.waits = full || cut;
     tenant.last_ran_us = Some(tenant.last_ran_us.unwrap_or(0).max(run.end_us));
@@ -160,7 +161,8 @@ fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Co
     if !run.open {
         let steady = tenant.slices == tenant.slices_before
             && tenant.slices.least_us == tenant.slices.most_us;
-        if full && !run.continued && steady {
+        // A bounded slice is often followed by another: how long those last together says nothing of one.
+        if full && !run.continued && steady && slice >= config.floor_us {
             let over = (length + gap.min(config.switch_us)).saturating_sub(slice);
             if over <= 4 * config.switch_us + slice / 4 {
                 tenant.over_us = (7 * tenant.over_us + over) / 8;
@@ -193,6 +195,8 @@ impl Claimed {
         if tenant.changed_us > self.begun_us {
             self.all_us
                 .min(self.end_us.saturating_sub(tenant.changed_us))
+        } else if tenant.held {
+            self.all_us
         } else {
             self.most_us
         }
@@ -216,7 +220,7 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed
     let waiting = weights(&|place, _| waits[place]);
     let owing = weights(&|place, tenant| !waits[place] && tenant.in_debt);
     let from = tenants[runner].id;
-    let mut others = 0;
+    let (mut others, mut given) = (0, 0);
     for (place, tenant) in tenants.iter_mut().enumerate() {
         if place == runner {
             continue;
@@ -229,11 +233,14 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed
         } else if !tenant.detached && !tenant.contexts.is_empty() {
             let taken = claimed.by(tenant);
             let claim = taken * weight / (waiting + weight);
-            note_claim(tenant, from, claim, taken);
+            let regained = regain(tenant, charged * weight / (waiting + weight), config);
+            note_claim(tenant, from, claim.saturating_sub(regained), taken);
+            given += regained;
         }
     }
     let own = &mut tenants[runner];
     own.add_credit(-(others as i64), config);
+    take(tenants, given);
     // Nobody with something to do is passed over for more than a cycle, unless contexts wake up all at once.
     for place in 0..tenants.len() {
         let taken: u64 = tenants[place]
@@ -249,6 +256,17 @@ fn divide(tenants: &mut [Tenant], runner: usize, charged: u64, claimed: &Claimed
     if owing > 0 {
         recover(tenants, charged, waiting + owing, runner, config);
     }
+}
+
+/// A latency tenant is served before its turn, and so owes for each of its bursts. While it leaves the device to others it
+/// pays that back with its part of the time, up to what it owes: what counts is what it takes over time.
+fn regain(tenant: &mut Tenant, part_us: u64, config: &Config) -> u64 {
+    if tenant.terms.latency.is_none() {
+        return 0;
+    }
+    let regained = part_us.min(tenant.credit_us.min(0).unsigned_abs());
+    tenant.add_credit(regained as i64, config);
+    regained
 }
 
 fn note_claim(tenant: &mut Tenant, from: TenantId, claim_us: u64, taken_us: u64) {
@@ -338,7 +356,7 @@ fn passed_over(tenants: &mut [Tenant], runner: usize, run: Run) {
         return;
     }
     for (place, tenant) in tenants.iter_mut().enumerate() {
-        if tenant.detached || tenant.changed_us > previous {
+        if tenant.kept_off() || tenant.changed_us > previous {
             continue;
         }
         let mut last = 0;
@@ -357,9 +375,10 @@ fn passed_over(tenants: &mut [Tenant], runner: usize, run: Run) {
 
 /// Nobody was on the device: nobody that could run wanted to. The time is taken as that of those who owe.
 fn idle(tenants: &mut [Tenant], from_us: u64, to_us: u64, config: &Config) {
-    for tenant in tenants.iter_mut().filter(|tenant| !tenant.detached) {
+    for tenant in tenants.iter_mut().filter(|tenant| !tenant.kept_off()) {
         tenant.claims.clear();
-        if tenant.changed_us <= from_us {
+        // It may not have been attached yet: that takes the lever a while.
+        if tenant.changed_us.saturating_add(CUT_US) <= from_us {
             tenant.has_nothing(to_us);
         }
     }

@@ -9,12 +9,14 @@
 //! - books every microsecond that a tenant ran, its switches with it, against what it was entitled to at that time
 //!   ([`Standing::credit_us`]), and detaches a tenant that overdrew by more than a dead band until it has recovered;
 //! - lets the groups of a tenant with more of them than fit take turns;
-//! - holds capped tenants to their ceiling by detaching them.
+//! - holds capped tenants to their ceiling by detaching them;
+//! - bounds the slices of a latency tenant's neighbours while it is awake, and lets one of them run at a time.
 //!
 //! ARCHITECTURE.md tells the formulas and why they are so.
 
 mod account;
 mod cap;
+mod latency;
 mod plan;
 mod planner;
 mod rotate;
@@ -47,7 +49,13 @@ pub struct Terms {
     pub weight: u32,
     /// A hard ceiling in hundredths of a percent of the device (2500 is 25 %), also when it is alone.
     pub cap: Option<u16>,
+    /// It is to be served soon: while it is awake, its neighbours run for so many microseconds at a time. What is outside
+    /// [`LATENCY_US`] is taken as the nearest.
+    pub latency: Option<u32>,
 }
+
+/// The slices that a latency tenant may bound its neighbours to. A switch costs 270 us: less would be mostly that.
+pub const LATENCY_US: std::ops::RangeInclusive<u32> = 200..=10_000;
 
 /// The rules that are not the same for every tenant: all stand, but a demo on a simulated card takes one away to show
 /// what it is for.
@@ -74,7 +82,7 @@ impl Default for Walls {
 pub struct Config {
     /// The time in which every tenant that wants to run gets its turn: 40 ms. At least 4 ms is used.
     pub cycle_us: u64,
-    /// No slice is shorter: 1 ms, since a switch costs a quarter of that.
+    /// No slice is shorter: 1 ms, since a switch costs a quarter of that. Only a latency tenant bounds them lower.
     pub floor_us: u64,
     /// What a switch is assumed to cost until it is measured: 0.27 ms.
     pub switch_us: u64,
@@ -82,6 +90,8 @@ pub struct Config {
     pub reassert_us: u64,
     /// The window of a cap: 100 ms.
     pub cap_window_us: u64,
+    /// For so long after it ran a latency tenant is taken to be awake: 1 s.
+    pub horizon_us: u64,
 }
 
 impl Default for Config {
@@ -92,6 +102,7 @@ impl Default for Config {
             switch_us: 270,
             reassert_us: 2_000_000,
             cap_window_us: 100_000,
+            horizon_us: 1_000_000,
         }
     }
 }

@@ -25,7 +25,8 @@ impl Planner {
         let alone = wanting.len() <= 1
             && wanting
                 .iter()
-                .all(|place| self.tenants[*place].cap.is_none());
+                .map(|place| &self.tenants[*place])
+                .all(|tenant| tenant.cap.is_none() && tenant.latency.bound_us.is_none());
         let due = now_us.saturating_sub(self.told_us) >= self.config.reassert_us;
         let mut plan = Plan {
             reasserted: self.tell_all || (due && !alone),
@@ -107,11 +108,14 @@ impl Planner {
         let config = self.config;
         let groups = self.tenants[place].compute_groups;
         let share = self.tenants[place].share_ppm;
-        let fits = self.fits(&self.tenants[place], share);
+        let mut fits = self.fits(&self.tenants[place], share);
         let tenant = &mut self.tenants[place];
+        if wants && tenant.latency.one_at_a_time {
+            fits = 1;
+        }
         if alone || !tenant.walls.packing_held {
             tenant.turns = super::rotate::Turns::default();
-        } else {
+        } else if !tenant.held {
             tenant
                 .turns
                 .go_on(fits, tenant.active, groups, now_us, config.cycle_us);
@@ -127,7 +131,9 @@ impl Planner {
             }
         }
         let tenant = &self.tenants[place];
+        let (held, bound) = (tenant.held, tenant.latency.bound_us);
         let slice = self.slice(tenant, share, tenant.active);
+        let slice = slice.min(bound.unwrap_or(u64::MAX));
         let mut nth = 0;
         let mut let_in = false;
         for group_id in own {
@@ -138,7 +144,7 @@ impl Planner {
                 Kind::Copy => true,
                 Kind::Compute => {
                     nth += 1;
-                    turns.has_turn(nth - 1, groups)
+                    !held && turns.has_turn(nth - 1, groups)
                 }
             };
             let attached = !off && has_turn;
@@ -159,7 +165,8 @@ impl Planner {
                 slice
             };
             let told = group.slice_us;
-            if group.dirty || worth(told, wanted, wants, alone) {
+            let too_long = bound.is_some_and(|bound| told > bound);
+            if group.dirty || too_long || worth(told, wanted, wants, alone) {
                 let off_by = told.abs_diff(wanted) * 1_000 / told.max(1);
                 changes.push(Change {
                     group: *group_id,

@@ -22,6 +22,8 @@ pub struct Planner {
     /// By id, which is the order of birth as far as rotation is concerned.
     pub(super) groups: BTreeMap<GroupId, Group>,
     tail: Tail,
+    /// Whose turn it is beside a latency tenant.
+    pub(super) turn: Option<super::latency::Turn>,
     ticked_us: Option<u64>,
     /// Time of the lever that slices may take now.
     pub(super) lever_us: u64,
@@ -39,12 +41,14 @@ impl Planner {
             switch_us: config.switch_us.clamp(1, 100_000),
             reassert_us: config.reassert_us.max(1),
             cap_window_us: config.cap_window_us.clamp(1_000, 60_000_000),
+            horizon_us: config.horizon_us.min(60_000_000),
         };
         Planner {
             config,
             tenants: Vec::new(),
             groups: BTreeMap::new(),
             tail: Tail::default(),
+            turn: None,
             ticked_us: None,
             lever_us: 20_000,
             told_us: 0,
@@ -111,8 +115,14 @@ impl Planner {
         rivals.sort_unstable();
         rivals.dedup();
         let birth = Birth {
-            slice_us: self.slice(holder, self.share_of(place, &rivals), contexts),
+            slice_us: self
+                .slice(holder, self.share_of(place, &rivals), contexts)
+                .min(
+                    self.bound(place, &self.served_soon(now_us))
+                        .unwrap_or(u64::MAX),
+                ),
             attached: holder.cap.is_none()
+                && (kind == Kind::Copy || !holder.held)
                 && !holder.paused
                 && !holder.in_debt
                 && (kind == Kind::Copy || holder.turns.at_once == 0),
@@ -131,6 +141,7 @@ impl Planner {
             self.count(&before, false);
         }
         let holder = &mut self.tenants[place];
+        holder.latency.born_us = Some(now_us);
         holder.slices.least_us = holder.slices.least_us.min(birth.slice_us);
         holder.slices.most_us = holder.slices.most_us.max(birth.slice_us);
         Some(birth)
@@ -253,6 +264,7 @@ impl Planner {
     pub fn standings(&self) -> Vec<Standing> {
         let now_us = self.ticked_us.unwrap_or(0);
         let wanting = self.wanting(now_us);
+        let soon = self.served_soon(now_us);
         let standing = |(place, tenant): (usize, &Tenant)| Standing {
             tenant: tenant.id,
             terms: tenant.terms,
@@ -268,6 +280,7 @@ impl Planner {
                 () if wanting.contains(&place) => State::Running,
                 () => State::Idle,
             },
+            served_soon: soon.contains(&place),
         };
         self.tenants.iter().enumerate().map(standing).collect()
     }
@@ -300,9 +313,13 @@ impl Planner {
         }
         let caps_wake = self.hold_caps(now_us);
         let debts_wake = self.hold_debts(now_us, &wanting);
+        let turns_wake = self.serve_soon(now_us, &wanting);
         self.follow(now_us, now_us - before_us, &wanting);
         let mut plan = self.changes(now_us, now_us - before_us, &wanting);
-        plan.wake_us = [caps_wake, debts_wake].into_iter().flatten().min();
+        plan.wake_us = [caps_wake, debts_wake, turns_wake]
+            .into_iter()
+            .flatten()
+            .min();
         plan
     }
 
@@ -335,9 +352,10 @@ impl Planner {
             let tenant = &mut self.tenants[place];
             let patience = 3 * cycle + tenant.turns.patience_us(groups, cycle);
             let from = now_us.saturating_sub(patience);
+            let kept_off = tenant.kept_off();
             tenant
                 .contexts
-                .retain(|_, context| tenant.detached || context.waits || context.end_us >= from);
+                .retain(|_, context| kept_off || context.waits || context.end_us >= from);
             if tenant.sampled {
                 tenant.active = groups;
             } else if !tenant.contexts.is_empty() {

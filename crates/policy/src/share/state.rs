@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cap::Cap;
-use super::{Config, Kind, TenantId, Terms, Walls};
+use super::{Config, Kind, LATENCY_US, TenantId, Terms, Walls};
 
 /// A millionth: shares are counted in these.
 pub(super) const PPM: u64 = 1_000_000;
@@ -53,6 +53,8 @@ pub struct Standing {
     pub credit_us: i64,
     /// Whether it runs.
     pub state: State,
+    /// A latency tenant for whom the neighbours' slices are bounded now.
+    pub served_soon: bool,
 }
 
 /// A channel group.
@@ -101,6 +103,9 @@ pub(super) struct Tenant {
     /// Since when it has been detached as a whole or attached again.
     pub(super) changed_us: u64,
     pub(super) detached: bool,
+    /// Its compute groups are detached while another has its turn beside a latency tenant: it may want to run.
+    pub(super) held: bool,
+    pub(super) latency: super::latency::Stand,
     pub(super) credit_us: i64,
     pub(super) cap: Option<Cap>,
     pub(super) contexts: BTreeMap<u16, Context>,
@@ -164,6 +169,8 @@ impl Tenant {
             in_debt: false,
             changed_us: 0,
             detached: false,
+            held: false,
+            latency: super::latency::Stand::default(),
             credit_us: 0,
             cap: None,
             contexts: BTreeMap::new(),
@@ -189,6 +196,9 @@ impl Tenant {
         self.terms = Terms {
             weight: terms.weight.clamp(1, 10_000),
             cap: terms.cap,
+            latency: terms
+                .latency
+                .map(|us| us.clamp(*LATENCY_US.start(), *LATENCY_US.end())),
         };
         self.cap = match (terms.cap, self.cap.take()) {
             (Some(cap), _) if cap >= 10_000 => None,
@@ -223,6 +233,11 @@ impl Tenant {
         for context in self.contexts.values_mut() {
             context.waits &= context.end_us > since_us;
         }
+    }
+
+    /// Kept from running as a whole, so that its silence says nothing.
+    pub(super) fn kept_off(&self) -> bool {
+        self.detached || self.held
     }
 
     /// It ran lately, or was kept from running: it counts among those who want to.

@@ -215,6 +215,7 @@ fn sampled_time_is_charged() {
     let terms = Terms {
         weight: 50,
         cap: Some(2_000),
+        latency: None,
     };
     world.planner.admit(tenant(0), terms);
     world.fork(0, ALWAYS);
@@ -245,6 +246,7 @@ fn no_window_holds_more_than_a_cap_and_nothing_is_saved_up() {
         let terms = Terms {
             weight: 75,
             cap: Some(cap * 100),
+            latency: None,
         };
         world.planner.admit(tenant(0), terms);
         let group = world.fork(0, NEVER);
@@ -324,6 +326,7 @@ fn threat_37_blindness_is_charged() {
     let cap = Terms {
         weight: 50,
         cap: Some(5_000),
+        latency: None,
     };
     planner.admit(tenant(1), cap);
     planner.tick(1_220 * MS, &blind);

@@ -151,6 +151,7 @@ fn a_cap_holds_alone_and_beside_others() {
             let terms = Terms {
                 weight: 75,
                 cap: Some(cap * 100),
+                latency: None,
             };
             world.planner.admit(tenant(0), terms);
             world.fork(0, ALWAYS);

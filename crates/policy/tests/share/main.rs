@@ -3,6 +3,7 @@
 mod booking;
 mod cheats;
 mod honest;
+mod latency;
 mod rules;
 mod runlist;
 mod told;

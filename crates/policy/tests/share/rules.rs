@@ -173,6 +173,7 @@ fn birth_is_detached_where_its_tenant_may_not_run() {
     let capped = Terms {
         weight: 25,
         cap: Some(5_000),
+        latency: None,
     };
     let attached = |planner: &mut Planner, id: u64| {
         let birth = planner.birth(tenant(1), GroupId(id), Kind::Compute, 0);
@@ -373,6 +374,7 @@ fn the_fallback_attaches_everyone_at_the_lower_of_weight_and_cap() {
     let cap = Terms {
         weight: 75,
         cap: Some(1_000),
+        latency: None,
     };
     planner.admit(tenant(0), cap);
     planner.birth(tenant(1), GroupId(2), Kind::Compute, 0);
@@ -413,7 +415,11 @@ proptest! {
         let mut planners = [Planner::new(Config::default()), Planner::new(Config::default())];
         for (what, a, b, c, flag) in steps {
             let who = TenantId(a % 5);
-            let terms = Terms { weight: b as u32, cap: flag.then_some(c as u16) };
+            let terms = Terms {
+                weight: b as u32,
+                cap: flag.then_some(c as u16),
+                latency: (c % 2 == 0).then_some(a as u32),
+            };
             let run = Run { ctx: a as u16, start_us: b, end_us: c, open: flag, continued: a % 2 == 0 };
             let measured = Measured {
                 runs: vec![(who, run), (TenantId(b % 5), Run { open: false, ..run })],
@@ -439,7 +445,8 @@ proptest! {
             });
             prop_assert_eq!(&plans[0], &plans[1]);
             let (plan, fallback, standings, _) = &plans[0];
-            prop_assert!(plan.slices.iter().chain(&fallback.slices).all(|(_, slice)| *slice >= 1_000));
+            prop_assert!(plan.slices.iter().all(|(_, slice)| *slice >= 200));
+            prop_assert!(fallback.slices.iter().all(|(_, slice)| *slice >= 1_000));
             for standing in standings {
                 prop_assert!((-2_000_000..=40_000).contains(&standing.credit_us));
             }

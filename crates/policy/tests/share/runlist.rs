@@ -94,6 +94,10 @@ pub struct World {
     pub ran: BTreeMap<GroupId, u64>,
     /// For how long each was.
     pub used: BTreeMap<GroupId, u64>,
+    /// From when it came until it was done, of each burst of each tenant.
+    pub took: Vec<Vec<u64>>,
+    /// The first tenant's pauses are longer by up to so much, never twice the same.
+    pub jitter: u64,
     groups: Vec<Group>,
     next_id: u64,
     next_ctx: Vec<u16>,
@@ -126,6 +130,7 @@ impl World {
             let terms = Terms {
                 weight: *weight,
                 cap: None,
+                latency: None,
             };
             planner.admit(tenant(place), terms);
         }
@@ -145,6 +150,8 @@ impl World {
             most_slices: 0,
             ran: BTreeMap::new(),
             used: BTreeMap::new(),
+            took: vec![Vec::new(); weights.len()],
+            jitter: 0,
             groups: Vec::new(),
             next_id: 0,
             next_ctx: vec![0; weights.len()],
@@ -232,6 +239,7 @@ impl World {
     /// Forgets what everyone had: measures from here.
     pub fn measure(&mut self) {
         self.had.iter_mut().for_each(|had| *had = Had::default());
+        self.took.iter_mut().for_each(Vec::clear);
         self.calls = 0;
         self.reasserted = 0;
     }
@@ -240,6 +248,23 @@ impl World {
     pub fn percent(&self, place: usize) -> f64 {
         let all: u64 = self.had.iter().map(|had| had.useful).sum();
         self.had[place].useful as f64 * 100.0 / all as f64
+    }
+
+    /// This tenant is to be served soon from now on.
+    pub fn hurry(&mut self, place: usize, latency: Option<u32>) {
+        let terms = Terms {
+            weight: self.weights[place] as u32,
+            cap: None,
+            latency,
+        };
+        self.planner.admit(tenant(place), terms);
+    }
+
+    /// How long a tenant's bursts took: of 100, how many were done in this time or less; 100 for the longest.
+    pub fn took(&self, place: usize, percent: usize) -> u64 {
+        let mut all = self.took[place].clone();
+        all.sort_unstable();
+        all[(all.len() * percent / 100).min(all.len() - 1)]
     }
 
     /// Useful time of all in percent of time.
@@ -446,8 +471,12 @@ impl World {
             let group = &mut self.groups[on];
             group.left = group.left.saturating_sub(worked);
             if group.left == 0 {
+                let took = &mut self.took[group.tenant];
+                took.push(to - group.ready);
+                let jitter = if group.tenant == 0 { self.jitter } else { 0 };
+                let later = took.len() as u64 * 7_919 % (jitter + 1);
                 group.left = group.work.burst;
-                group.ready = to.saturating_add(group.work.pause);
+                group.ready = to.saturating_add(group.work.pause + later);
             } else if group.work.burst == u64::MAX {
                 group.left = u64::MAX;
             }

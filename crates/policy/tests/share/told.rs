@@ -8,7 +8,11 @@ pub const SECOND: u64 = 1_000_000;
 pub const MS: u64 = 1_000;
 
 pub fn weight(weight: u32) -> Terms {
-    Terms { weight, cap: None }
+    Terms {
+        weight,
+        cap: None,
+        latency: None,
+    }
 }
 
 /// A planner of two tenants with one compute group each.

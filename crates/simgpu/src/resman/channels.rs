@@ -25,6 +25,9 @@ const CHANNELS: usize = 2048;
 /// Channels of one group (the driver's limit).
 const CHANNELS_A_GROUP: usize = 128;
 
+/// Number of what is no channel.
+const NO_NUMBER: u32 = u32::MAX;
+
 /// Slice that a group starts with: what CUDA asks for its compute group (measured on an H200, driver 580.159).
 const COMPUTE_SLICE_US: u64 = 2048;
 /// The same for copy groups.
@@ -319,6 +322,9 @@ impl Rm {
         if us == 0 {
             return Err(Status::INVALID_ARGUMENT);
         }
+        if self.node.lacks.slices && self.groups.contains_key(&group) {
+            return Ok(());
+        }
         let set = self
             .groups
             .get_mut(&group)
@@ -413,7 +419,21 @@ impl Rm {
         Ok(())
     }
 
-    /// `0x0080170d`: hardware numbers of channels, the list of handles before the list of numbers.
+    /// `0x2080121c`: the number of the channel whose context is on the compute engine, at work or not.
+    pub(super) fn resident_channel(&mut self, call: &mut Call, gpu: usize) -> Answer {
+        if self.node.lacks.residency {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let loaded = self.devices[gpu].engines[0].resident();
+        let channel = loaded.and_then(|id| self.channels.get(&id));
+        let number = channel.map_or(NO_NUMBER, |channel| channel.number);
+        let params = call.params();
+        params.put_u32(layout::resident_channel::CH_ID, number);
+        Ok(())
+    }
+
+    /// `0x0080170d`: hardware numbers of channels, the list of handles before the list of numbers. What is no channel of
+    /// the client has none (by the driver's source).
     pub(super) fn channel_list(&mut self, call: &mut Call, client: u32) -> Answer {
         let [handles, numbers] = call.arrays.as_mut_slice() else {
             return Err(Status::INVALID_ARGUMENT);
@@ -422,7 +442,7 @@ impl Rm {
             let handle = handles.bytes.u32(at);
             let id = self.channel_id(client, handle);
             let channel = id.and_then(|id| self.channels.get(&id));
-            let number = channel.ok_or(status::INVALID_CHANNEL)?.number;
+            let number = channel.map_or(NO_NUMBER, |channel| channel.number);
             numbers.bytes.put_u32(at, number);
         }
         Ok(())

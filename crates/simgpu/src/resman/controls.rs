@@ -111,6 +111,7 @@ impl Rm {
             ctrl::NV208F_FIFO_GET_CHANNEL_STATE => self.channel_state(call),
             ctrl::NV2080_GR_SET_CTXSW_PREEMPTION_MODE => self.set_preemption_mode(call, client),
             ctrl::NV2080_GR_FECS_BIND_EVTBUF_FOR_UID_V2 => self.bind_timeline(call, client, gpu),
+            ctrl::NV2080_GR_GET_CURRENT_RESIDENT_CHANNEL => self.resident_channel(call, gpu),
             ctrl::NV0080_FIFO_GET_CHANNELLIST => self.channel_list(call, client),
             _ => return self.gpu_info(call, command, gpu),
         })

@@ -115,6 +115,11 @@ impl Engine {
         Some((group, pid, self.now(now).saturating_sub(from)))
     }
 
+    /// The channel whose context is loaded.
+    pub fn resident(&self) -> Option<u64> {
+        self.loaded.map(|(_, channel)| channel)
+    }
+
     /// A group has another slice: it holds for the one that is running.
     pub fn slice_changed(&mut self, group: u64, us: u64) {
         if self.loaded.is_some_and(|(loaded, _)| loaded == group) {

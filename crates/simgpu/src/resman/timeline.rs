@@ -381,6 +381,9 @@ impl Rm {
     /// depends on whether an administrator bound it.
     pub(super) fn bind_timeline(&mut self, call: &mut Call, client: u32, gpu: usize) -> Answer {
         use layout::fecs_bind as at;
+        if self.node.lacks.timeline {
+            return Err(Status::NOT_SUPPORTED);
+        }
         let admin = call.caller.euid == 0;
         let params = call.params();
         params.put_u32(at::REASON_CODE, 0);

@@ -121,6 +121,23 @@ pub fn event_buffer(tenant: &mut Tenant, count: u32, notification: u64) -> u32 {
     tenant.alloc(root, BUFFER, class::NV_EVENT_BUFFER, &mut params)
 }
 
+/// Asks for the switches of all users or of one's own: status and reason.
+pub fn bind(tenant: &mut Tenant, all: bool) -> (u32, u32) {
+    use layout::fecs_bind as at;
+    let mut params = [0; at::SIZE];
+    put32(&mut params, at::H_EVENT_BUFFER, BUFFER);
+    put32(
+        &mut params,
+        at::RECORD_SIZE,
+        timeline::RECORD_SIZE as u32 - 8,
+    );
+    put32(&mut params, at::LEVEL_OF_DETAIL, 1);
+    params[at::B_ALL_USERS] = all.into();
+    let bind = ctrl::NV2080_GR_FECS_BIND_EVTBUF_FOR_UID_V2;
+    let status = tenant.control(SUBDEVICE, bind, &mut params);
+    (status, get32(&params, at::REASON_CODE))
+}
+
 impl Reader {
     pub fn open(node: &TestNode, count: u32, flags: u32, all: bool) -> Reader {
         let mut tenant = Tenant::new(node);
@@ -155,19 +172,7 @@ impl Reader {
     }
 
     fn bind(&mut self, all: bool) {
-        use layout::fecs_bind as at;
-        let mut params = [0; at::SIZE];
-        put32(&mut params, at::H_EVENT_BUFFER, BUFFER);
-        put32(
-            &mut params,
-            at::RECORD_SIZE,
-            timeline::RECORD_SIZE as u32 - 8,
-        );
-        put32(&mut params, at::LEVEL_OF_DETAIL, 1);
-        params[at::B_ALL_USERS] = all.into();
-        let bind = ctrl::NV2080_GR_FECS_BIND_EVTBUF_FOR_UID_V2;
-        assert_eq!(self.tenant.control(SUBDEVICE, bind, &mut params), OK);
-        assert_eq!(get32(&params, at::REASON_CODE), 0);
+        assert_eq!(bind(&mut self.tenant, all), (OK, 0));
     }
 
     /// All that is new, flushed first.

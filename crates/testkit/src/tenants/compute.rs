@@ -262,10 +262,10 @@ pub(super) fn rotate(context: &Context) -> Outcome {
 
 /// A client with one channel, by raw calls.
 pub(super) struct Raw {
-    client: Client,
+    pub(super) client: Client,
     device: Device,
     _uvm: Uvm,
-    channel: Channel,
+    pub(super) channel: Channel,
 }
 
 impl Raw {

@@ -22,6 +22,7 @@ mod race;
 mod replay;
 mod shapes;
 mod signals;
+mod soon;
 mod spaces;
 mod threats;
 mod threats_foreign;
@@ -208,6 +209,7 @@ const PROGRAMS: &[Entry] = &[
     ("wfi", compute::wfi),
     ("restarter", compute::restarter),
     ("slice_thief", compute::slice_thief),
+    ("soon", soon::soon),
     ("device_channel", compute::device_channel),
     ("newborn", bursts::newborn),
     ("burster", bursts::burster),
