@@ -374,8 +374,7 @@ fn passed_over(tenants: &mut [Tenant], runner: usize, run: Run) {
 fn idle(tenants: &mut [Tenant], from_us: u64, to_us: u64, config: &Config) {
     for tenant in tenants.iter_mut().filter(|tenant| !tenant.kept_off()) {
         tenant.claims.clear();
-        // It may not have been attached yet: that takes the lever a while.
-        if tenant.changed_us.saturating_add(CUT_US) <= from_us {
+        if tenant.changed_us <= from_us {
             tenant.has_nothing(to_us);
         }
     }

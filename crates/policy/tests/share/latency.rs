@@ -200,6 +200,14 @@ fn neighbours_that_pause_run_two_at_a_time() {
     assert!(percent(all, 20 * SECOND) >= 75.0, "{all}");
     let longest = world.took(0, 100) - SOON.burst;
     assert!(longest <= wait(2, BOUND.into()), "{longest}");
+    // Who does not pause any more has it for itself again.
+    let all = [GroupId(1), GroupId(2)];
+    all.iter().for_each(|id| world.set(*id, ALWAYS));
+    world.run(SECOND);
+    world.measure();
+    world.run(20 * SECOND);
+    let longest = world.took(0, 100) - SOON.burst;
+    assert!(longest <= wait(1, BOUND.into()), "{longest}");
     // Of more, no more than two.
     let mut world = beside(&[(100, half); 4], Some(BOUND));
     world.run(20 * SECOND);
@@ -339,6 +347,21 @@ fn waking_and_sleeping_moves_no_lever() {
     world.fork(1, ALWAYS);
     world.run(60 * SECOND);
     assert!(world.calls <= 4 * 40, "{}", world.calls);
+}
+
+/// What has nothing to do is left as it is.
+#[test]
+fn idle_neighbours_take_no_turns() {
+    let mut world = beside(&[(100, ALWAYS); 2], Some(BOUND));
+    let mut idle = vec![GroupId(2)];
+    idle.extend((0..3).map(|_| world.fork(2, ALWAYS)));
+    world.run(SECOND);
+    idle.iter().for_each(|id| world.set(*id, NEVER));
+    world.run(SECOND);
+    world.measure();
+    world.run(10 * SECOND);
+    // Each time that everything is told again: six slices, one batch to attach.
+    assert_eq!(world.calls, 7 * world.reasserted);
 }
 
 /// Turns among neighbours are a hundred a second at most, two batches each.
