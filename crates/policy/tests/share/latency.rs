@@ -477,9 +477,9 @@ fn what_it_owes_is_paid_back_while_others_run() {
 /// Attaching that takes long is not taken for a pause of who is attached.
 #[test]
 fn a_slow_lever_makes_nobody_pause() {
-    for slow in [MS, 2 * MS, 8 * MS] {
+    for (slow, tick) in [(2 * MS, TICK), (8 * MS, TICK), (6 * MS, 2 * MS)] {
         let mut world = beside(&[(100, ALWAYS); 3], Some(BOUND));
-        world.slow = slow;
+        (world.slow, world.tick) = (slow, tick);
         world.run(SECOND);
         world.measure();
         world.run(20 * SECOND);
