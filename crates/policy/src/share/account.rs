@@ -161,8 +161,7 @@ fn one(tenants: &mut [Tenant], tail: &Tail, runner: usize, run: Run, config: &Co
     if !run.open {
         let steady = tenant.slices == tenant.slices_before
             && tenant.slices.least_us == tenant.slices.most_us;
-        // A bounded slice is often followed by another: how long those last together says nothing of one.
-        if full && !run.continued && steady && slice >= config.floor_us {
+        if full && !run.continued && steady {
             let over = (length + gap.min(config.switch_us)).saturating_sub(slice);
             if over <= 4 * config.switch_us + slice / 4 {
                 tenant.over_us = (7 * tenant.over_us + over) / 8;
@@ -195,8 +194,6 @@ impl Claimed {
         if tenant.changed_us > self.begun_us {
             self.all_us
                 .min(self.end_us.saturating_sub(tenant.changed_us))
-        } else if tenant.held {
-            self.all_us
         } else {
             self.most_us
         }
@@ -377,8 +374,7 @@ fn passed_over(tenants: &mut [Tenant], runner: usize, run: Run) {
 fn idle(tenants: &mut [Tenant], from_us: u64, to_us: u64, config: &Config) {
     for tenant in tenants.iter_mut().filter(|tenant| !tenant.kept_off()) {
         tenant.claims.clear();
-        // It may not have been attached yet: that takes the lever a while.
-        if tenant.changed_us.saturating_add(CUT_US) <= from_us {
+        if tenant.changed_us <= from_us {
             tenant.has_nothing(to_us);
         }
     }

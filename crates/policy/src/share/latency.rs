@@ -71,7 +71,7 @@ impl Tenant {
         // Before it has run in its turn it may not be attached yet: that takes the lever a while.
         let ran_us = self.last_ran_us.filter(|ran| *ran > self.changed_us);
         let unused = ran_us.is_some_and(|ran| now_us.saturating_sub(ran) >= UNUSED_US);
-        if unused && !self.held && !self.waits() && !self.sampled {
+        if unused && !self.waits() && !self.sampled {
             self.latency.paused_us = Some(now_us);
         }
     }
@@ -161,9 +161,8 @@ impl Planner {
             Some((holder, turn)) => (holder, Some(turn)),
             None => (self.most_owed(rivals, None)?, None),
         };
-        let partner = before.and_then(|turn| among(turn.partner?));
         let partner = if self.tenants[holder].pauses(now_us, &self.config) {
-            partner.or_else(|| self.most_owed(rivals, Some(holder)))
+            self.most_owed(rivals, Some(holder))
         } else {
             None
         };

@@ -115,7 +115,7 @@ impl Planner {
         }
         if alone || !tenant.walls.packing_held {
             tenant.turns = super::rotate::Turns::default();
-        } else if !tenant.held {
+        } else {
             tenant
                 .turns
                 .go_on(fits, tenant.active, groups, now_us, config.cycle_us);

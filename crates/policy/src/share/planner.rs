@@ -352,10 +352,9 @@ impl Planner {
             let tenant = &mut self.tenants[place];
             let patience = 3 * cycle + tenant.turns.patience_us(groups, cycle);
             let from = now_us.saturating_sub(patience);
-            let kept_off = tenant.kept_off();
             tenant
                 .contexts
-                .retain(|_, context| kept_off || context.waits || context.end_us >= from);
+                .retain(|_, context| tenant.detached || context.waits || context.end_us >= from);
             if tenant.sampled {
                 tenant.active = groups;
             } else if !tenant.contexts.is_empty() {

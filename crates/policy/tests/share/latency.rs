@@ -1,11 +1,11 @@
 //! Tenants that are to be served soon: for how long they wait at most, and what that costs the others.
 
-use policy::share::{Config, GroupId, Kind, Measured, Planner, Terms};
+use policy::share::{Config, Credits, GroupId, Kind, Measured, Planner, Terms};
 use proptest::prelude::*;
 
 use crate::cheats::{cheat, play};
 use crate::runlist::{ALWAYS, NEVER, Work, World, tenant};
-use crate::told::{MS, SECOND, credit, pair, run, runs};
+use crate::told::{MS, SECOND, credit, pair, run, runs, weight};
 
 /// A short kernel each 5 ms.
 const SOON: Work = Work {
@@ -200,6 +200,14 @@ fn neighbours_that_pause_run_two_at_a_time() {
     assert!(percent(all, 20 * SECOND) >= 75.0, "{all}");
     let longest = world.took(0, 100) - SOON.burst;
     assert!(longest <= wait(2, BOUND.into()), "{longest}");
+    // Who does not pause any more has it for itself again.
+    let all = [GroupId(1), GroupId(2)];
+    all.iter().for_each(|id| world.set(*id, ALWAYS));
+    world.run(SECOND);
+    world.measure();
+    world.run(20 * SECOND);
+    let longest = world.took(0, 100) - SOON.burst;
+    assert!(longest <= wait(1, BOUND.into()), "{longest}");
     // Of more, no more than two.
     let mut world = beside(&[(100, half); 4], Some(BOUND));
     world.run(20 * SECOND);
@@ -341,6 +349,21 @@ fn waking_and_sleeping_moves_no_lever() {
     assert!(world.calls <= 4 * 40, "{}", world.calls);
 }
 
+/// What has nothing to do is left as it is.
+#[test]
+fn idle_neighbours_take_no_turns() {
+    let mut world = beside(&[(100, ALWAYS); 2], Some(BOUND));
+    let mut idle = vec![GroupId(2)];
+    idle.extend((0..3).map(|_| world.fork(2, ALWAYS)));
+    world.run(SECOND);
+    idle.iter().for_each(|id| world.set(*id, NEVER));
+    world.run(SECOND);
+    world.measure();
+    world.run(10 * SECOND);
+    // Each time that everything is told again: six slices, one batch to attach.
+    assert_eq!(world.calls, 7 * world.reasserted);
+}
+
 /// Turns among neighbours are a hundred a second at most, two batches each.
 #[test]
 fn turns_move_the_lever_a_bounded_number_of_times() {
@@ -414,6 +437,60 @@ fn a_neighbours_group_is_born_bounded() {
         born(0, 12, Kind::Compute).slice_us > 1_000,
         "its own is not"
     );
+}
+
+/// While it leaves the device to others a latency tenant pays back what it owes, to those who are owed.
+#[test]
+fn what_it_owes_is_paid_back_while_others_run() {
+    let after = |latency: Option<u32>, owed: [i64; 2]| {
+        let mut planner = hurried(BOUND);
+        let terms = Terms {
+            latency,
+            ..weight(100)
+        };
+        planner.admit(tenant(0), terms);
+        let credits = [0, 1].map(|place| Credits {
+            tenant: tenant(place),
+            credit_us: owed[place],
+            cap_credit_us: 0,
+        });
+        planner.restore(&credits);
+        let hog = run(1, 0, 25 * MS + 80, 30 * MS);
+        planner.tick(30 * MS, &runs(vec![hog]));
+        [credit(&planner, 0), credit(&planner, 1)]
+    };
+    // 4.92 ms and the switch, half of it.
+    assert_eq!(after(Some(BOUND), [-5_000, 8_000]), [-2_500, 5_500]);
+    assert_eq!(
+        after(Some(BOUND), [-1_000, 8_000]),
+        [0, 7_000],
+        "no more than it owes"
+    );
+    assert_eq!(after(Some(BOUND), [5_000, 8_000]), [5_000, 8_000]);
+    assert_eq!(
+        after(None, [-5_000, 8_000]),
+        [-5_000, 8_000],
+        "others do not"
+    );
+}
+
+/// Attaching that takes long is not taken for a pause of who is attached.
+#[test]
+fn a_slow_lever_makes_nobody_pause() {
+    for (slow, tick) in [(2 * MS, TICK), (8 * MS, TICK), (6 * MS, 2 * MS)] {
+        let mut world = beside(&[(100, ALWAYS); 3], Some(BOUND));
+        (world.slow, world.tick) = (slow, tick);
+        world.run(SECOND);
+        world.measure();
+        world.run(20 * SECOND);
+        let longest = world.took(0, 100) - SOON.burst;
+        assert!(longest <= wait(1, BOUND.into()), "{slow}: {longest}");
+        let all: u64 = world.had[1..].iter().map(|had| had.charged).sum();
+        for had in &world.had[1..] {
+            let part = percent(had.charged, all);
+            assert!((part - 33.3).abs() < 1.0, "{slow}: {part}");
+        }
+    }
 }
 
 /// Beside two hogs that take turns, one's new group does not run in the other's turn.

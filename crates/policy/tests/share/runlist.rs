@@ -86,6 +86,8 @@ pub struct World {
     pub sampled: bool,
     /// Slices of the first tenant's groups last so many hundredths longer than they are set to.
     pub longer: u64,
+    /// Attaching takes so much longer.
+    pub slow: u64,
     /// Of each this many records the sensor loses one.
     pub loses: Option<u64>,
     /// The most slices in one plan.
@@ -147,6 +149,7 @@ impl World {
             sampled: false,
             longer: 0,
             loses: None,
+            slow: 0,
             most_slices: 0,
             ran: BTreeMap::new(),
             used: BTreeMap::new(),
@@ -354,7 +357,7 @@ impl World {
             self.levers.extend(pulls);
         }
         for batch in plan.attach.chunks(64) {
-            at += ATTACH;
+            at += ATTACH + self.slow;
             self.calls += 1;
             let pulls = batch.iter().map(|id| (at, Lever::Attach(*id)));
             self.levers.extend(pulls);
