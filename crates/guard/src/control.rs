@@ -1,7 +1,7 @@
 //! Changing a slice that runs: what is asked of its supervisor over a socket in the registry's folder, and by whom.
 //!
 //! One request a connection, one answer. Nobody is waited for: a client that says nothing is hung up on. Who connects is
-//! judged ([`crate::peer`]) at once, and again when the request is here: it comes with a number that was told after the
+//! judged (`peer.rs`) at once, and again when the request is here: it comes with a number that was told after the
 //! process was pinned down, so it was sent by that process and not by one that has its number now.
 
 use std::fs;
