@@ -622,7 +622,8 @@ proptest! {
         prop_assert!(world.had[0].gain <= most, "gained {} us, {most} allowed", world.had[0].gain);
     }
 
-    /// Whatever its neighbours' weights: one that stays within its share waits for one slice.
+    /// Whatever its neighbours' weights: one that stays within its share never waits for more than two slices, since two
+    /// neighbours can be attached while the turns change.
     #[test]
     fn the_bound_holds_beside_any_hogs(
         weights in prop::collection::vec(1..=100u32, 1..=8),
@@ -632,6 +633,6 @@ proptest! {
         let mut world = beside(&hogs, Some(bound));
         world.run(4 * SECOND);
         let longest = world.took(0, 100) - SOON.burst;
-        prop_assert!(longest <= wait(1, bound.into()), "{longest}");
+        prop_assert!(longest <= wait(2, bound.into()), "{longest}");
     }
 }
