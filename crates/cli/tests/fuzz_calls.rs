@@ -97,8 +97,8 @@ fn make_calls(seed: u64) {
     let uvm = node.open(File::Uvm).expect("the uvm file");
     let gpu = node.open(File::Gpu(0)).expect("the card's file");
     let spare = node.open(File::Control).expect("another control file");
-    let mut scratch = Block::new(1 << 16);
-    let end = scratch.address() + scratch.len() as u64;
+    let scratch = scratch();
+    let end = scratch + (1 << 16);
     let files = [client.file(), gpu.as_fd(), spare.as_fd(), uvm.as_fd()];
     let mut words = vec![
         0,
@@ -135,7 +135,7 @@ fn make_calls(seed: u64) {
         0,
         8,
         0x1000,
-        scratch.address(),
+        scratch,
         end - 8,
         end - 1,
         1 << 47,
@@ -171,6 +171,25 @@ fn make_calls(seed: u64) {
         "still served after {calls} calls, {} objects made",
         fuzzer.made
     );
+}
+
+/// Where the driver may write, far beyond 64 KiB: a debugger's copy is as long as it says, and what lies behind must not be
+/// the heap of this program.
+fn scratch() -> u64 {
+    const BYTES: usize = 8 << 30;
+    // SAFETY: a new mapping at an address of the kernel's choice. Nothing in this program reads or writes it.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as u64
 }
 
 impl Fuzzer<'_> {
