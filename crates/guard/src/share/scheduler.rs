@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use policy::share::{
@@ -52,10 +52,36 @@ struct Tenant {
     cards: Vec<usize>,
     /// What was read of the board last.
     changes: Option<u32>,
-    /// Weight, cap, whether it is paused, latency.
-    terms: (u32, u32, u32, u32),
+    said: Said,
     /// By slot: number and name in the planner.
     groups: HashMap<usize, (u32, GroupId, usize)>,
+}
+
+/// What a board says of how its tenant is to be served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Said {
+    terms: Terms,
+    paused: bool,
+}
+
+impl Said {
+    fn of(board: &Board) -> Said {
+        let word = |word: &AtomicU32| Some(word.load(Ordering::Acquire)).filter(|&w| w != 0);
+        let cap = word(&board.cap).map(|cap| u16::try_from(cap).unwrap_or(10_000));
+        Said {
+            terms: Terms {
+                weight: word(&board.weight).unwrap_or(WEIGHT),
+                cap,
+                latency: word(&board.latency),
+            },
+            paused: word(&board.paused).is_some(),
+        }
+    }
+
+    /// Whether the tenant is held back even where it is alone.
+    fn is_limited(&self) -> bool {
+        self.terms.cap.is_some() || self.paused
+    }
 }
 
 /// A card with its plan.
@@ -168,7 +194,7 @@ impl Scheduler {
         let mut tenants = 0;
         for tenant in self.tenants.values() {
             let here = tenant.groups.values().any(|&(_, _, on)| on == card);
-            if here && (tenant.terms.1 != 0 || tenant.terms.2 != 0) {
+            if here && tenant.said.is_limited() {
                 return true;
             }
             tenants += usize::from(here);
@@ -216,6 +242,7 @@ impl Scheduler {
                 cards.fill(0);
                 self.one_pool = true;
             }
+            let said = Said::of(&board);
             self.last_id += 1;
             let tenant = Tenant {
                 id: TenantId(self.last_id),
@@ -224,35 +251,22 @@ impl Scheduler {
                 pidfd,
                 cards,
                 changes: None,
-                terms: (0, 0, 0, 0),
+                said,
                 groups: HashMap::new(),
             };
             self.tenants.insert(entry.name, tenant);
         }
         for tenant in self.tenants.values_mut() {
             let board = &tenant.board;
-            let terms = (
-                board.weight.load(Ordering::Acquire),
-                board.cap.load(Ordering::Acquire),
-                board.paused.load(Ordering::Acquire),
-                board.latency.load(Ordering::Acquire),
-            );
-            if terms == tenant.terms && tenant.changes.is_some() {
+            let said = Said::of(board);
+            if said == tenant.said && tenant.changes.is_some() {
                 continue;
             }
             for (position, &card) in tenant.cards.iter().enumerate() {
                 let planner = &mut self.cards[card].planner;
-                let cap = (terms.1 != 0).then(|| u16::try_from(terms.1).unwrap_or(10_000));
-                let weight = if terms.0 == 0 { WEIGHT } else { terms.0 };
-                let latency = Some(terms.3).filter(|us| *us != 0);
-                let terms_here = Terms {
-                    weight,
-                    cap,
-                    latency,
-                };
-                planner.admit(tenant.id, terms_here);
+                planner.admit(tenant.id, said.terms);
                 planner.go_without(tenant.id, walls_of(board).planner);
-                if terms.2 != 0 {
+                if said.paused {
                     planner.pause(tenant.id);
                 } else {
                     planner.resume(tenant.id);
@@ -267,7 +281,7 @@ impl Scheduler {
                     }]);
                 }
             }
-            tenant.terms = terms;
+            tenant.said = said;
         }
         Ok(())
     }
@@ -345,7 +359,7 @@ impl Scheduler {
         let here = &mut self.cards[card];
         let plan = here.planner.tick(now_us, &measured);
         let mut to_tell: Vec<&str> = Vec::new();
-        for (group, setting) in settings(&plan, slices_alone(&self.tenants, card)) {
+        for (group, change) in changes(&plan, slices_alone(&self.tenants, card)) {
             let Some((name, slot, serial)) = here.places.get(&group) else {
                 continue;
             };
@@ -357,7 +371,7 @@ impl Scheduler {
                 slice_us: 0,
                 attached: true,
             });
-            at.want(*serial, setting(now));
+            at.want(*serial, change.of(now));
             if !to_tell.contains(&name.as_str()) {
                 to_tell.push(name);
             }
@@ -414,7 +428,7 @@ impl Scheduler {
     /// Whether nothing had to be divided for a while. Then nobody has to schedule, until somebody says so.
     fn has_nothing_to_do(&mut self, now: u64) -> io::Result<bool> {
         let needed = |s: &Scheduler| {
-            let limited = s.tenants.values().any(|t| t.terms.1 != 0 || t.terms.2 != 0);
+            let limited = s.tenants.values().any(|t| t.said.is_limited());
             limited || s.registry.tenants().map_or(true, |all| all.len() > 1)
         };
         if now < self.needed_us + NOTHING_TO_DO {
@@ -520,9 +534,7 @@ impl Card {
         };
         Ok((now / 1000, measured))
     }
-}
 
-impl Card {
     /// The sensor where switches are not recorded.
     fn without_timeline(
         &self,
@@ -565,7 +577,7 @@ impl Card {
             let mut places = self.places.values();
             places.any(|(name, ..)| tenants.get(name).is_some_and(|of| of.id == t.id))
         };
-        let weight = |t: &Tenant| u64::from(if t.terms.0 == 0 { WEIGHT } else { t.terms.0 });
+        let weight = |t: &Tenant| u64::from(t.said.terms.weight);
         let all: u64 = tenants.values().filter(here).map(weight).sum();
         let share = |t: &Tenant| (t.id, passed * weight(t) / all.max(1));
         let measured = Measured {
@@ -576,7 +588,24 @@ impl Card {
     }
 }
 
-type Change = Box<dyn Fn(Setting) -> Setting>;
+/// What a plan changes of a group's setting.
+#[derive(Clone, Copy)]
+enum Change {
+    Attached(bool),
+    Slice(u64),
+}
+
+impl Change {
+    fn of(self, now: Setting) -> Setting {
+        match self {
+            Change::Attached(attached) => Setting { attached, ..now },
+            Change::Slice(us) => Setting {
+                slice_us: u32::try_from(us).unwrap_or(u32::MAX),
+                ..now
+            },
+        }
+    }
+}
 
 /// Whether all tenants of a card want to see what slices do when nobody is stopped.
 fn slices_alone(tenants: &HashMap<String, Tenant>, card: usize) -> bool {
@@ -585,24 +614,22 @@ fn slices_alone(tenants: &HashMap<String, Tenant>, card: usize) -> bool {
 }
 
 /// What a plan says of each group, in its order.
-fn settings(plan: &Plan, slices_alone: bool) -> Vec<(GroupId, Change)> {
-    let turned = |groups: &[GroupId], attached: bool| -> Vec<(GroupId, Change)> {
-        let turn = move |now: Setting| Setting { attached, ..now };
-        let to_change = |&group: &GroupId| (group, Box::new(turn) as Change);
-        groups.iter().map(to_change).collect()
-    };
-    let mut all = if slices_alone {
-        Vec::new()
+fn changes(plan: &Plan, slices_alone: bool) -> impl Iterator<Item = (GroupId, Change)> + '_ {
+    let detach = if slices_alone {
+        &[]
     } else {
-        turned(&plan.detach, false)
+        plan.detach.as_slice()
     };
-    all.extend(turned(&plan.attach, true));
-    all.extend(plan.slices.iter().map(|&(group, us)| {
-        let slice_us = u32::try_from(us).unwrap_or(u32::MAX);
-        let change = move |now: Setting| Setting { slice_us, ..now };
-        (group, Box::new(change) as Change)
-    }));
-    all
+    let off = detach.iter().map(|&group| (group, Change::Attached(false)));
+    let on = plan
+        .attach
+        .iter()
+        .map(|&group| (group, Change::Attached(true)));
+    let slices = plan
+        .slices
+        .iter()
+        .map(|&(group, us)| (group, Change::Slice(us)));
+    off.chain(on).chain(slices)
 }
 
 /// One line for the log.
