@@ -7,7 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::sys::Tid;
+use crate::sys::{self, Beside, Tid};
 
 /// Who connected, as the kernel noted it then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,39 +158,12 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, Peer)> {
 /// # Errors
 /// As recvmsg(2); `WouldBlock`: none has come.
 pub fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<Tid>)> {
-    let mut iov = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
+    let (n, beside) = sys::receive_with(socket, into, libc::MSG_DONTWAIT)?;
+    let sender = match beside {
+        Some(Beside::Sender(pid)) => Some(pid),
+        Some(Beside::Descriptor(_)) | None => None,
     };
-    // Room for who sent it and for nothing else.
-    let mut control = [0u64; 4];
-    // SAFETY: all zeroes is a valid `msghdr`.
-    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: `msg` points to live, writable buffers only.
-    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel filled `control`; CMSG_FIRSTHDR returns null or a header inside it, whose type is checked before
-    // its data is read.
-    let sender = unsafe {
-        let c = libc::CMSG_FIRSTHDR(&msg);
-        let named = !c.is_null()
-            && (*c).cmsg_level == libc::SOL_SOCKET
-            && (*c).cmsg_type == libc::SCM_CREDENTIALS;
-        named.then(|| {
-            libc::CMSG_DATA(c)
-                .cast::<libc::ucred>()
-                .read_unaligned()
-                .pid
-        })
-    };
-    Ok((n as usize, sender))
+    Ok((n, sender))
 }
 
 /// Sends a message to whoever reads; nobody is waited for.
@@ -245,7 +218,7 @@ mod tests {
         let none = receive(server.as_fd(), &mut text).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
         let before = fs::read_dir("/proc/self/fd").unwrap().count();
-        crate::sys::send_message(client.as_fd(), b"hello", Some(client.as_fd())).unwrap();
+        sys::send_message(client.as_fd(), b"hello", Some(client.as_fd())).unwrap();
         let received = receive(server.as_fd(), &mut text).unwrap();
         assert_eq!((received, &text[..5]), ((5, Some(me)), &b"hello"[..]));
         let after = fs::read_dir("/proc/self/fd").unwrap().count();

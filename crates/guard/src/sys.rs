@@ -430,11 +430,33 @@ pub fn send_message(
     }
 }
 
+/// What came with a message.
+pub(crate) enum Beside {
+    /// A descriptor.
+    Descriptor(OwnedFd),
+    /// Which process sent it.
+    Sender(Tid),
+}
+
 /// Receives one message: its bytes (0 at end of file) and the descriptor that came with it, if any.
 pub fn receive_message(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
+    let (n, beside) = receive_with(socket, into, 0)?;
+    let descriptor = match beside {
+        Some(Beside::Descriptor(fd)) => Some(fd),
+        Some(Beside::Sender(_)) | None => None,
+    };
+    Ok((n, descriptor))
+}
+
+/// Receives one message and the first thing that came with it. There is room for one only.
+pub(crate) fn receive_with(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+    flags: libc::c_int,
+) -> io::Result<(usize, Option<Beside>)> {
     let mut iov = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),
@@ -446,9 +468,10 @@ pub fn receive_message(
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = size_of_val(&control);
+    let flags = flags | libc::MSG_CMSG_CLOEXEC;
     let n = loop {
         // SAFETY: `msg` points to live, writable buffers only.
-        let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, libc::MSG_CMSG_CLOEXEC) };
+        let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) };
         if n >= 0 {
             break n as usize;
         }
@@ -457,19 +480,23 @@ pub fn receive_message(
             return Err(e);
         }
     };
-    let mut fd = None;
-    // SAFETY: the kernel filled `control`; CMSG_FIRSTHDR returns null or a header inside it, whose type is checked
-    // before its data is read as one descriptor that is ours alone.
-    unsafe {
+    // SAFETY: the kernel filled `control`; CMSG_FIRSTHDR returns null or a header inside it, whose type is checked before
+    // its data is read: as one descriptor that is ours alone, or as who sent the message.
+    let beside = unsafe {
         let c = libc::CMSG_FIRSTHDR(&msg);
-        if !c.is_null() && (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS
-        {
-            fd = Some(OwnedFd::from_raw_fd(
-                libc::CMSG_DATA(c).cast::<i32>().read_unaligned(),
-            ));
+        if c.is_null() || (*c).cmsg_level != libc::SOL_SOCKET {
+            None
+        } else if (*c).cmsg_type == libc::SCM_RIGHTS {
+            let fd = libc::CMSG_DATA(c).cast::<i32>().read_unaligned();
+            Some(Beside::Descriptor(OwnedFd::from_raw_fd(fd)))
+        } else if (*c).cmsg_type == libc::SCM_CREDENTIALS {
+            let who = libc::CMSG_DATA(c).cast::<libc::ucred>().read_unaligned();
+            Some(Beside::Sender(who.pid))
+        } else {
+            None
         }
-    }
-    Ok((n, fd))
+    };
+    Ok((n, beside))
 }
 
 /// Waits with poll(2); `timeout_ms` -1 waits for ever. Returns the events of each descriptor.
