@@ -1,11 +1,14 @@
 //! Every driver call of whole programs, made again in a slice on simulated cards (`streams/*.txt`, recorded by
 //! `gpuslice trace --stream`).
 
+#[path = "cli/common.rs"]
+#[expect(dead_code, reason = "shared with the other tests of the commands")]
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rm::{Abi, Decision, layout, nr};
@@ -39,49 +42,11 @@ fn streams() -> Vec<(String, PathBuf)> {
     streams
 }
 
-/// A simulated node; ends when dropped.
-struct Simulated {
-    keeper: Child,
-    socket: String,
-}
-
-impl Simulated {
-    fn start(spec: &str) -> Simulated {
-        let mut keeper = Command::new(BINARY)
-            .args([
-                "sim",
-                spec,
-                "--",
-                "sh",
-                "-c",
-                "echo \"$GPUSLICE_SIM\"; exec cat",
-            ])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start");
-        let mut socket = String::new();
-        let said = keeper.stdout.take().expect("its output");
-        BufReader::new(said)
-            .read_line(&mut socket)
-            .expect("its socket");
-        let socket = socket.trim_end().to_owned();
-        Simulated { keeper, socket }
-    }
-}
-
-impl Drop for Simulated {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ended = self.keeper.wait();
-    }
-}
-
 /// Makes the calls of a stream on as many cards, of a driver of the same version, as large a slice as they are.
 fn replay(path: &Path) -> Played {
     let text = fs::read_to_string(path).expect("a stream");
     let (head, _) = stream::parse(&text).expect("a stream");
-    let node = Simulated::start(&format!("{}xH200@{}", head.gpus, head.driver));
+    let node = common::Node::start(&format!("{}xH200@{}", head.gpus, head.driver));
     let observer = Observer::open(&Node::simulated(Path::new(&node.socket))).expect("a client");
     let mut command = Command::new(BINARY);
     command

@@ -103,14 +103,17 @@ pub struct Node {
 
 impl Node {
     pub fn start(spec: &str) -> Node {
-        let mut keeper = command(&[
-            "sim",
-            spec,
-            "--",
-            "sh",
-            "-c",
-            "echo $GPUSLICE_SIM; exec cat",
-        ]);
+        Node::kept_by(command(&Node::words(spec)))
+    }
+
+    /// The words of a program that keeps a node as long as it has input.
+    pub fn words(spec: &str) -> [&str; 6] {
+        let keep = "echo $GPUSLICE_SIM; exec cat";
+        ["sim", spec, "--", "sh", "-c", keep]
+    }
+
+    /// The node of a program with these words.
+    pub fn kept_by(mut keeper: Command) -> Node {
         let mut keeper = keeper
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

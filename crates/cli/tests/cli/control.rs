@@ -572,26 +572,10 @@ fn tenants_are_refused(program: &Path, folder: &Path, user: Option<u32>) {
         }
         run
     };
-    let sim = [
-        "sim",
-        "1xH200",
-        "--",
-        "sh",
-        "-c",
-        "echo $GPUSLICE_SIM; exec cat",
-    ];
-    let mut keeper = by(&sim);
-    let mut keeper = keeper
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("start");
-    let mut socket = String::new();
-    let mut out = BufReader::new(keeper.stdout.take().expect("piped"));
-    out.read_line(&mut socket).expect("a socket");
-    let socket = socket.trim().to_owned();
+    let node = Node::kept_by(by(&Node::words("1xH200")));
+    let socket = node.socket.as_str();
     let slice = |name: &str, options: &[&str], script: &str, input: Stdio| -> Child {
-        let words = ["run", "--sim", &socket, "--memory", "4GiB", "--name", name];
+        let words = ["run", "--sim", socket, "--memory", "4GiB", "--name", name];
         let mut run = by(&[&words, options, &["--", "sh", "-c", script]].concat());
         run.env("PROGRAM", program).env("OUT", folder.join("out"));
         run.stdin(input)
@@ -613,7 +597,7 @@ fn tenants_are_refused(program: &Path, folder: &Path, user: Option<u32>) {
         &script,
         Stdio::piped(),
     );
-    let ask = |words: &[&str]| finish(by(&[words, &["--sim", &socket]].concat()));
+    let ask = |words: &[&str]| finish(by(&[words, &["--sim", socket]].concat()));
     wait_until("it can be paused", || {
         ask(&["pause", "own"]).code == Some(0)
     });
@@ -641,8 +625,6 @@ fn tenants_are_refused(program: &Path, folder: &Path, user: Option<u32>) {
     );
     drop(next.stdin.take());
     next.wait().expect("it ends");
-    drop(keeper.stdin.take());
-    keeper.wait().expect("it ends");
 }
 
 #[test]

@@ -109,6 +109,18 @@ fn parts_as(node: &Node, slices: &[Slice; 2], fits: impl Fn([f64; 2]) -> bool) -
     })
 }
 
+/// Two that always have work, at 3 : 1.
+fn three_to_one(node: &Node) -> [Slice; 2] {
+    [("most", "75"), ("rest", "25")].map(|(name, weight)| {
+        Slice::start(
+            node,
+            name,
+            ["--weight", weight],
+            &["spin", "ms=2", "seconds=60"],
+        )
+    })
+}
+
 fn near(value: f64, due: f64, tolerance: f64) -> bool {
     (value - due).abs() < tolerance
 }
@@ -117,20 +129,7 @@ fn near(value: f64, due: f64, tolerance: f64) -> bool {
 fn weights_divide_a_card_without_a_timeline() {
     let _alone = alone();
     let node = Node::start("1xH200-no-timeline");
-    let slices = [
-        Slice::start(
-            &node,
-            "most",
-            ["--weight", "75"],
-            &["spin", "ms=2", "seconds=60"],
-        ),
-        Slice::start(
-            &node,
-            "rest",
-            ["--weight", "25"],
-            &["spin", "ms=2", "seconds=60"],
-        ),
-    ];
+    let slices = three_to_one(&node);
     // Over four seconds half of the error of one; three standard errors.
     let tolerance = || 3.0 * f64::from(sensor(&node).1) / 1e4 / 2.0;
     let fits = |[had, seen]: [f64; 2]| near(had, 75.0, tolerance()) && near(seen, had, tolerance());
@@ -206,20 +205,7 @@ fn numbers_that_go_round_are_known_without_a_timeline() {
 fn without_any_sensor_slices_still_divide() {
     let _alone = alone();
     let node = Node::start("1xH200-no-timeline-no-residency");
-    let slices = [
-        Slice::start(
-            &node,
-            "most",
-            ["--weight", "75"],
-            &["spin", "ms=2", "seconds=60"],
-        ),
-        Slice::start(
-            &node,
-            "rest",
-            ["--weight", "25"],
-            &["spin", "ms=2", "seconds=60"],
-        ),
-    ];
+    let slices = three_to_one(&node);
     let fits = |[had, _presumed]: [f64; 2]| near(had, 75.0, 3.0);
     let found = parts_as(&node, &slices, fits);
     assert_eq!(sensor(&node), ("none", 0));
