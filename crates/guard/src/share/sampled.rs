@@ -18,7 +18,7 @@ use super::shared::Shared;
 use crate::rmcall::{Gpu, OwnClient};
 use crate::tenant::lock;
 
-/// Mean time between two polls: eight in the scheduler's tick of 20 ms.
+/// Mean time between two polls: ten in the scheduler's tick of 25 ms.
 const GAP: Duration = Duration::from_micros(2500);
 /// So much longer than a poll takes it is at least (0.3 ms on an H200): no more than a tenth of a core.
 const COSTS: u32 = 10;
